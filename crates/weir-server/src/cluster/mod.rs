@@ -43,10 +43,12 @@
 //! | `sessions` | the beginning and the end of a session, in all rooms; messages that many servers are told |
 //! | `needs` | `Cluster` and `Node` as the rooms need them |
 //! | `abilities`, `clock` | the abilities of a server that several rooms need; the time |
+//! | `changes` | changes that the rooms note for the journal |
 //! | `keyed` | locks that tasks wait for |
 //! | `slots`, `snapshot`, `refusal`, `visibility` | small things that several rooms use |
 
 mod abilities;
+mod changes;
 mod clients;
 mod clock;
 mod extents;
@@ -117,7 +119,8 @@ pub struct Node<'m, P: Platform> {
     files: files::OpenFileTables,
     extents: extents::ExtentTables,
     locks: LockTable,
-    notes: journal::commit::Notes,
+    changes: changes::NotedChanges,
+    journal: journal::commit::NodeJournal,
     clock: ServerClock,
     stopping: bool,
     buffers: node::RequestBuffers,

@@ -9,12 +9,14 @@ use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
 use weir_core::types::{ClientId, Rank};
 
+use crate::cluster::changes::NotedChanges;
 use crate::cluster::clients::admission::AdmittedUsers;
 use crate::cluster::clients::stats::Stats;
 use crate::cluster::clients::table::Clients;
 use crate::cluster::clock::ServerClock;
 use crate::cluster::extents::ExtentTables;
 use crate::cluster::files::OpenFileTables;
+use crate::cluster::journal::commit::NodeJournal;
 use crate::cluster::locks::table::LockTable;
 use crate::cluster::names::NamesMemory;
 use crate::cluster::node_names::NodeNames;
@@ -61,7 +63,8 @@ impl<'m, P: Platform> Node<'m, P> {
             files: OpenFileTables::new(&open),
             locks: LockTable::default(),
             names_memory: NamesMemory::default(),
-            notes: crate::cluster::journal::commit::Notes::default(),
+            changes: NotedChanges::default(),
+            journal: NodeJournal::default(),
             stats: Stats::default(),
             clock,
             stopping: false,

@@ -34,7 +34,7 @@ impl<P: Platform> Node<'_, P> {
         self.platform.admit(uid)?;
         tracing::info!(uid, "programs of another user are admitted");
         self.admitted_users.0.insert(uid);
-        self.note(&Item::UserAdmitted(uid));
+        self.changes.note(&Item::UserAdmitted(uid));
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl<P: Platform> Node<'_, P> {
             .store(weir_core::node::region::MAGIC, Ordering::Release);
         self.stats.clients_ever += 1;
         self.clients.insert(id, Client::new(memory, pid, kind));
-        self.note(&Item::ClientCame { client: id, pid });
+        self.changes.note(&Item::ClientCame { client: id, pid });
     }
 
     /// The region of a client.

@@ -58,7 +58,7 @@ impl<P: Platform> Node<'_, P> {
                 self.segments.release(lease.segment);
             }
             self.stats.fold(client.memory.header());
-            self.note(&Item::ClientGone(id));
+            self.changes.note(&Item::ClientGone(id));
         }
         self.sweep();
     }

@@ -70,7 +70,7 @@ impl<P: Platform> Node<'_, P> {
                 .load(Ordering::Acquire);
         }
         self.link_cell(block, cell, id);
-        self.note(&Item::CellAttached {
+        self.changes.note(&Item::CellAttached {
             cell,
             client: id,
             ino,
@@ -119,7 +119,7 @@ impl<P: Platform> Node<'_, P> {
         };
         self.harvest(ino);
         self.note_written(cell);
-        self.note(&Item::CellDetached(cell));
+        self.changes.note(&Item::CellDetached(cell));
         self.unlink_cell(writer.block, cell);
         if let Some(client) = self.clients.get_mut(writer.client) {
             client.cells.remove(&cell);
@@ -184,7 +184,7 @@ impl<P: Platform> Node<'_, P> {
             // Stamps begin anew with the next writer: cached old stamps must not be compared with
             // new ones.
             self.change(ino, |index, _, _| index.settle());
-            self.note(&Item::IndexSettled(ino));
+            self.changes.note(&Item::IndexSettled(ino));
             self.announce_changes();
         }
         self.extents.blocks.remove(block);

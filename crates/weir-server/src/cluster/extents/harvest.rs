@@ -92,7 +92,7 @@ impl<P: Platform> Node<'_, P> {
         }
         if let Some(client) = self.clients.get_mut(id).filter(|_| first < end) {
             client.taken = end;
-            self.hold_ring(id);
+            self.changes.hold_ring(id);
         }
     }
 

@@ -95,7 +95,7 @@ impl<P: Platform> Node<'_, P> {
         self.extents
             .published_log
             .remove(range.slab, range.pos, range.len);
-        self.note(&Item::LogFreed(*range));
+        self.changes.note(&Item::LogFreed(*range));
         self.segments.freed(range.slab, range.pos, range.len);
     }
 
@@ -140,7 +140,7 @@ impl<P: Platform> Node<'_, P> {
             return;
         };
         if !runs.is_empty() {
-            self.note(&Item::IndexRuns(ino, runs));
+            self.changes.note(&Item::IndexRuns(ino, runs));
         }
     }
 
@@ -154,18 +154,18 @@ impl<P: Platform> Node<'_, P> {
             self.note_written(cell);
             if let Some(noted) = self.extents.cells.get(cell).map(|writer| writer.noted) {
                 if noted.stamp != 0 {
-                    self.note(&Item::CellMarked(cell, noted.mark()));
+                    self.changes.note(&Item::CellMarked(cell, noted.mark()));
                 }
             }
         }
-        self.note(&Item::PublishBegun(local, home));
+        self.changes.note(&Item::PublishBegun(local, home));
     }
 
     /// Clears the index of a file that is gone.
     pub(in crate::cluster) fn clear_extents(&mut self, ino: Ino) {
         if self.extents.has_extents(ino) {
             self.change(ino, |index, freed, _| index.clear(freed));
-            self.note(&Item::IndexCleared(ino));
+            self.changes.note(&Item::IndexCleared(ino));
             self.announce_changes();
         }
     }

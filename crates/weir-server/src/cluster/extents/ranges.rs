@@ -163,9 +163,9 @@ impl<P: Platform> Node<'_, P> {
                 index.settle();
             }
         });
-        self.note(&Item::IndexRuns(ino, vec![run]));
+        self.changes.note(&Item::IndexRuns(ino, vec![run]));
         if !has_writers {
-            self.note(&Item::IndexSettled(ino));
+            self.changes.note(&Item::IndexSettled(ino));
         }
         self.announce_changes();
     }

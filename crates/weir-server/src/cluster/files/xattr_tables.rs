@@ -93,7 +93,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.attr(ino).map_err(refusal)?;
         self.files.xattrs.check(ino, name, value.len(), flags)?;
         self.files.xattrs.set(ino, name, value);
-        self.note(&Item::Xattr(ino, name, value));
+        self.changes.note(&Item::Xattr(ino, name, value));
         self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
     }
 
@@ -104,7 +104,7 @@ impl<P: Platform> Node<'_, P> {
     ) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.files.xattrs.remove(ino, name)?;
-        self.note(&Item::XattrGone(ino, name));
+        self.changes.note(&Item::XattrGone(ino, name));
         self.set_attributes(&proto::SetAttr::nothing(ino))
     }
 

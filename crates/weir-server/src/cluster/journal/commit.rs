@@ -15,7 +15,7 @@
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{encode, Item};
 use weir_core::names::TableCursor;
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::Ino;
 
 use crate::node::{ClientMemory, Node, Platform, SnapshotPosition, Visit};
 
@@ -67,13 +67,10 @@ const XATTRS: usize = 256;
 /// The approximate size of a part of a snapshot, bytes.
 const PART_BYTES: usize = 256 << 10;
 
-/// The changes that are noted and not yet committed.
+/// The journal of this server, if it keeps one.
 #[derive(Default)]
-pub(in crate::cluster) struct Notes {
-    journal: Option<Box<dyn Journal>>,
-    items: Vec<u8>,
-    /// Clients from whose rings records were taken.
-    drained: Vec<ClientId>,
+pub(in crate::cluster) struct NodeJournal {
+    file: Option<Box<dyn Journal>>,
     /// The snapshot that is being taken.
     progress: Option<Progress>,
     /// A limit for the entries of one step, if it is lower than the usual one.
@@ -84,27 +81,22 @@ impl<P: Platform> Node<'_, P> {
     /// Notes all changes from now on in `journal`, which already has the present state.
     pub fn keep_journal(&mut self, journal: Box<dyn Journal>) {
         self.names.note_changes();
-        self.notes.journal = Some(journal);
-    }
-
-    /// Notes a change.
-    pub(in crate::cluster) fn note(&mut self, item: &Item<'_>) {
-        if self.notes.journal.is_some() {
-            encode(item, &mut self.notes.items);
-        }
+        self.changes.keep();
+        self.journal.file = Some(journal);
     }
 
     /// Appends the noted changes to the journal.
     pub(crate) fn commit(&mut self) {
         self.make_room_for_names();
-        if let Some(journal) = &mut self.notes.journal {
-            self.names.take_changes(&mut self.notes.items);
-            if !self.notes.items.is_empty() {
-                journal.append(&self.notes.items);
-                self.notes.items.clear();
+        if let Some(journal) = &mut self.journal.file {
+            let items = self.changes.items();
+            self.names.take_changes(items);
+            if !items.is_empty() {
+                journal.append(items);
+                items.clear();
             }
         }
-        for id in std::mem::take(&mut self.notes.drained) {
+        for id in self.changes.take_drained() {
             if let Some(client) = self.clients.get_mut(id) {
                 let taken = std::mem::take(&mut client.taken);
                 client.memory.header().records.consumed(taken);
@@ -114,34 +106,34 @@ impl<P: Platform> Node<'_, P> {
 
     /// Returns true if a server that is killed now can be started again.
     pub(in crate::cluster) fn is_recoverable(&self) -> bool {
-        let journal = self.notes.journal.as_ref();
+        let journal = self.journal.file.as_ref();
         journal.is_some_and(|journal| journal.is_whole())
     }
 
     /// Limits a step of beginning the journal anew to so many inodes, entries or runs.
     pub fn set_snapshot_step(&mut self, most: usize) {
-        self.notes.most = Some(most);
+        self.journal.most = Some(most);
     }
 
     /// Does a step of beginning the journal anew, if it is long. Returns true if there is more to
     /// do at once. `shared` shows the tables that servers share.
     pub fn renew_journal(&mut self, shared: ShowShared<'_>) -> bool {
-        let Some(journal) = &mut self.notes.journal else {
+        let Some(journal) = &mut self.journal.file else {
             return false;
         };
-        let Some(progress) = self.notes.progress else {
+        let Some(progress) = self.journal.progress else {
             if journal.tidy() {
                 return true;
             }
             if !journal.is_long() || !journal.begin_anew() {
                 return false;
             }
-            self.notes.progress = Some(Progress::Names(TableCursor::default()));
+            self.journal.progress = Some(Progress::Names(TableCursor::default()));
             return true;
         };
         // The snapshot must not be ahead of the changes in the journal.
         self.commit();
-        let Some(mut journal) = self.notes.journal.take() else {
+        let Some(mut journal) = self.journal.file.take() else {
             return false;
         };
         let (mut items, mut good) = (Vec::new(), true);
@@ -159,8 +151,8 @@ impl<P: Platform> Node<'_, P> {
         if good && next.is_none() {
             journal.take_over();
         }
-        self.notes.progress = next.filter(|_| good);
-        self.notes.journal = Some(journal);
+        self.journal.progress = next.filter(|_| good);
+        self.journal.file = Some(journal);
         good
     }
 
@@ -171,7 +163,7 @@ impl<P: Platform> Node<'_, P> {
         shared: ShowShared<'_>,
         visit: Visit<'_>,
     ) -> Option<Progress> {
-        let most = |usual: usize| self.notes.most.unwrap_or(usual).min(usual);
+        let most = |usual: usize| self.journal.most.unwrap_or(usual).min(usual);
         match from {
             Progress::Names(place) => Some(
                 match self.names.visit_items_from(place, most(NAMES), visit) {
@@ -245,12 +237,5 @@ impl<P: Platform> Node<'_, P> {
         }
         self.extents
             .show_writers(self.identity.is_of_several(), visit);
-    }
-
-    /// Notes that records of a client's ring were taken. They stay there until they are committed.
-    pub(in crate::cluster) fn hold_ring(&mut self, id: ClientId) {
-        if !self.notes.drained.contains(&id) {
-            self.notes.drained.push(id);
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! The journal: each change is written to it before anybody is told of it.
 //!
-//! Keeps: the changes that are noted and not committed, and the progress of a new journal.
+//! Keeps: the journal, and the progress of a new one. The changes that are noted and not committed are in
+//! `NotedChanges`, in which all rooms note them.
 //!
 //! Invariant: all that a server told anybody is in its journal.
 //!
 //! May call: all rooms, to show the state that they keep and to give it back to them.
 //!
-//! Interface: `note`, `commit`, `hold_ring`; `announced` (all others know that this server is back).
+//! Interface: `commit`; `announced` (all others know that this server is back).
 //!
 //! | file | subject |
 //! | --- | --- |

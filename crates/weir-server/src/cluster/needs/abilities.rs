@@ -40,7 +40,7 @@ impl<P: Platform> FindsPaths for Cluster<P> {
 
 impl<P: Platform> Journals for Cluster<P> {
     fn note(&self, item: &Item<'_>) {
-        self.node(|node| node.note(item));
+        self.node(|node| node.changes.note(item));
     }
 
     async fn announced(&self) {

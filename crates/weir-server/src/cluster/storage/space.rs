@@ -69,7 +69,7 @@ impl<P: Platform> Node<'_, P> {
         if let Some(client) = self.clients.get_mut(id) {
             client.memory.header().tail.forget_taken();
             let lease = client.lease(&lent);
-            self.note(&lease.item(id));
+            self.changes.note(&lease.item(id));
         }
         Ok(lent)
     }
@@ -135,7 +135,7 @@ impl<P: Platform> Node<'_, P> {
         if let Some(lease) = leases.into_iter().find(|lease| lease.segment == segment) {
             lease.end = end;
             let item = lease.item(id);
-            self.note(&item);
+            self.changes.note(&item);
         }
     }
 
@@ -167,7 +167,7 @@ impl<P: Platform> Node<'_, P> {
             .get_mut(id)
             .is_some_and(|client| client.end_lease(segment));
         if held {
-            self.note(&Item::SegmentReturned(segment));
+            self.changes.note(&Item::SegmentReturned(segment));
             self.segments.space.release(segment);
         }
         held
