@@ -2,9 +2,7 @@
 
 use std::future::Future;
 
-use weir_core::extent::Run;
 use weir_core::journal::Item;
-use weir_core::names::Attr;
 use weir_core::node::known::KnownNames;
 use weir_core::proto::{FsError, PathInTree, Served};
 use weir_core::types::Ino;
@@ -49,26 +47,6 @@ pub(in crate::cluster) trait NameTables {
     fn known(&self) -> KnownNames<'static>;
     /// The same table, to add a name. The first call gets memory for the table, if there is any.
     fn known_to_keep(&mut self) -> KnownNames<'static>;
-}
-
-/// Tables with the writes of this node's programs. Files have their numbers of this server's table.
-pub(in crate::cluster) trait WriteTables {
-    /// The attributes, including the writes of this node's writers.
-    fn attr_now(&self, local: Ino) -> Result<Attr, FsError>;
-    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
-    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError>;
-    /// The number of unpublished runs of a file.
-    fn pending_count(&self, local: Ino) -> usize;
-    /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
-    /// to which `out` has all of them.
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64;
 }
 
 /// A server that finds paths.

@@ -324,7 +324,7 @@ impl<P: Platform> Cluster<P> {
             || self.locks().has_locks_elsewhere()
             || self.reads().has_missing()
             || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
-            || publishes && self.node(|node| node.has_writers())
+            || publishes && self.node(|node| node.extents.has_writers())
     }
 
     fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
-use weir_core::types::{ClientId, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::changes::NotedChanges;
 use crate::cluster::clients::admission::AdmittedUsers;
@@ -82,6 +82,12 @@ impl<'m, P: Platform> Node<'m, P> {
             self.names.set_policy(self.names.root(), policy)?;
         }
         Ok(())
+    }
+
+    /// Sets the size of a file in the tables of its home alone, as a server that is killed while it
+    /// truncates the file; for tests.
+    pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.writes().set_size(ino, size)
     }
 
     /// Returns the channels in which a client says that there are requests, one bit each. Lets the

@@ -13,7 +13,7 @@ impl<P: Platform> Node<'_, P> {
     pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
         self.clock.set(now_ns);
         self.take_notes(id);
-        self.harvest_client(id);
+        self.writes().harvest_client(id);
         if let Some(client) = self.clients.get_mut(id) {
             client.connected = false;
         }
@@ -32,15 +32,15 @@ impl<P: Platform> Node<'_, P> {
     /// Does the same without committing.
     pub(in crate::cluster) fn bury(&mut self, id: ClientId) {
         self.take_notes(id);
-        self.harvest_client(id);
+        self.writes().harvest_client(id);
         let Some(client) = self.clients.get(id) else {
             return;
         };
         let cells = client.cells.clone();
         self.stats
-            .fold_written(self.uncounted(cells.iter().copied()));
+            .fold_written(self.writers().uncounted(cells.iter().copied()));
         for cell in cells {
-            self.detach_cell(cell);
+            self.writes().detach_cell(cell);
         }
         self.descriptions().end_client(id);
         self.forget_pages(id);

@@ -47,7 +47,7 @@ impl<P: Platform> Node<'_, P> {
             Note::Detach(cell) => {
                 let own = self.extents.has_cell(id, cell);
                 if own {
-                    self.detach_cell(cell);
+                    self.writes().detach_cell(cell);
                 }
                 own
             }

@@ -14,8 +14,7 @@ impl<P: Platform> LocalOperations for Node<'_, P> {
     }
 
     fn publish(&mut self, from: ClientId, _: Publish) -> Result<(), FsError> {
-        self.drain(from);
-        self.announce_changes();
+        self.writes().harvest_ring(from);
         Ok(())
     }
 

@@ -36,10 +36,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// The programs of this node that write a file.
     pub(in crate::cluster) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
-        let Some(block) = self.block_of(ino) else {
-            return Vec::new();
-        };
-        let mut clients: Vec<ClientId> = self.extents.writers_of(block).collect();
+        let mut clients: Vec<ClientId> = self.writers().clients_of(ino).collect();
         clients.sort_unstable_by_key(|id| id.0);
         clients.dedup();
         clients.into_iter().map(|id| self.party(id)).collect()

@@ -8,13 +8,13 @@ impl<P: Platform> Node<'_, P> {
     /// The state of the server, after a harvest of all clients.
     pub fn report(&mut self) -> ServerStatus {
         self.take_all_notes();
-        self.harvest_all();
+        self.writes().harvest_all();
         self.sweep();
         let counts = self.names.counts();
         let mut folded = self.stats.folded();
         for (_, client) in self.clients.iter() {
             folded.add(client.memory.header());
-            folded.add_written(self.uncounted(client.cells.iter().copied()));
+            folded.add_written(self.writers().uncounted(client.cells.iter().copied()));
         }
         let mounts = self.clients.iter().filter(|(id, _)| self.is_mount(*id));
         let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);

@@ -8,25 +8,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_core::extent::ExtentIndex;
+use weir_core::extent::{ExtentIndex, FreedRange};
 use weir_core::names::SetAttr;
 use weir_core::node::ring::Record;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::extents::applied::{Applied, InvalidRecord};
-use crate::node::{ClientMemory, Node, Platform};
+use crate::cluster::extents::writers::Writer;
+use crate::cluster::extents::NodeWrites;
+use crate::node::{ClientMemory, Platform};
 
-impl<P: Platform> Node<'_, P> {
+impl<P: Platform> NodeWrites<'_, '_, P> {
     /// Harvests all that was written to `ino` before this call.
     pub(in crate::cluster) fn harvest(&mut self, ino: Ino) {
-        let Some(file) = self
-            .block_of(ino)
-            .and_then(|block| self.extents.blocks.get(block))
-        else {
-            return;
-        };
-        let shown = self.read_cells(file.cells.iter().copied());
-        self.take_shown(&shown);
+        let cells = self.writers().cells_of(ino);
+        if !cells.is_empty() {
+            let shown = self.read_cells(cells.iter().copied());
+            self.take_shown(&shown);
+        }
     }
 
     /// Harvests all that a client wrote before this call.
@@ -36,6 +35,11 @@ impl<P: Platform> Node<'_, P> {
         };
         let shown = self.read_cells(client.cells.iter().copied());
         self.take_shown(&shown);
+        self.harvest_ring(id);
+    }
+
+    /// Harvests the records in a client's ring, for all files.
+    pub(in crate::cluster) fn harvest_ring(&mut self, id: ClientId) {
         self.drain(id);
         self.announce_changes();
     }
@@ -59,7 +63,7 @@ impl<P: Platform> Node<'_, P> {
     fn take_shown(&mut self, shown: &[(u32, Applied)]) {
         let owners: BTreeSet<ClientId> = shown
             .iter()
-            .filter_map(|(cell, _)| Some(self.extents.cells.get(*cell)?.client))
+            .filter_map(|(cell, _)| Some(self.tables.cells.get(*cell)?.client))
             .collect();
         for id in owners {
             self.drain(id);
@@ -74,7 +78,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Empties a client's ring of records, for all files.
-    pub(in crate::cluster) fn drain(&mut self, id: ClientId) {
+    fn drain(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
@@ -97,7 +101,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     fn take_closed(&mut self, id: ClientId, record: &Record) -> Result<(), InvalidRecord> {
-        let writer = self.extents.cells.get(record.cell).ok_or(InvalidRecord)?;
+        let writer = self.tables.cells.get(record.cell).ok_or(InvalidRecord)?;
         if writer.client != id {
             return Err(InvalidRecord);
         }
@@ -111,7 +115,7 @@ impl<P: Platform> Node<'_, P> {
     /// error if the cell was read before the ring (`early`), or if it belongs to the current
     /// record.
     fn take_record(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), InvalidRecord> {
-        let writer = *self.extents.cells.get(cell).ok_or(InvalidRecord)?;
+        let writer = *self.tables.cells.get(cell).ok_or(InvalidRecord)?;
         let old = writer.applied;
         if new.stamp < old.stamp || new.stamp == 0 {
             return early.then_some(()).ok_or(InvalidRecord);
@@ -127,28 +131,19 @@ impl<P: Platform> Node<'_, P> {
         if bytes == had {
             return Ok(());
         }
-        let ino = self
-            .extents
-            .blocks
-            .get(writer.block)
-            .ok_or(InvalidRecord)?
-            .ino;
+        let file = self.tables.blocks.get(writer.block);
+        let ino = file.ok_or(InvalidRecord)?.ino;
         self.segments.add_live(new.slab, new.pos + had, bytes - had);
         self.change(ino, |index, freed, rank| old.apply(new, index, freed, rank))
             .map_err(|_| InvalidRecord)?;
-        if let Some(writer) = self.extents.cells.get_mut(cell) {
+        if let Some(writer) = self.tables.cells.get_mut(cell) {
             writer.applied = *new;
         }
         Ok(())
     }
 
     /// Checks a record that differs from the part that the index holds. Returns its bytes.
-    fn check(
-        &self,
-        writer: &crate::cluster::extents::writers::Writer,
-        new: &Applied,
-        had: u64,
-    ) -> Result<u64, InvalidRecord> {
+    fn check(&self, writer: &Writer, new: &Applied, had: u64) -> Result<u64, InvalidRecord> {
         let block = self
             .open
             .blocks
@@ -170,33 +165,29 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn change<R>(
         &mut self,
         ino: Ino,
-        change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(weir_core::extent::FreedRange), u16) -> R,
+        change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(FreedRange), u16) -> R,
     ) -> R {
-        let rank = self.identity.rank.0;
-        let space = &mut self.segments;
-        let mut freed = |range: weir_core::extent::FreedRange| {
+        let rank = self.rank;
+        let space = &mut *self.segments;
+        let mut freed = |range: FreedRange| {
             if range.rank == rank {
                 space.freed(range.slab, range.pos, range.len);
             }
         };
-        let done = change(self.extents.indexes.get_mut(ino), &mut freed, rank);
-        if !self.extents.changed.contains(&ino) {
-            self.extents.changed.push(ino);
+        let done = change(self.tables.indexes.get_mut(ino), &mut freed, rank);
+        if !self.tables.changed.contains(&ino) {
+            self.tables.changed.push(ino);
         }
         done
     }
 
     /// Tells all readers that cached extents of the changed files. No freed byte is lent again
     /// before this returns.
-    pub(in crate::cluster) fn announce_changes(&mut self) {
-        for ino in std::mem::take(&mut self.extents.changed) {
-            let stored = self.extents.stored.get(&ino).copied().unwrap_or(0);
-            let allocated = self
-                .extents
-                .indexes
-                .get(ino)
-                .map_or(0, ExtentIndex::allocated_bytes)
-                + stored;
+    pub(super) fn announce_changes(&mut self) {
+        for ino in std::mem::take(&mut self.tables.changed) {
+            let stored = self.tables.stored.get(&ino).copied().unwrap_or(0);
+            let index = self.tables.indexes.get(ino);
+            let allocated = index.map_or(0, ExtentIndex::allocated_bytes) + stored;
             let set = SetAttr {
                 allocated: Some(allocated),
                 ..SetAttr::default()

@@ -15,8 +15,8 @@ use weir_core::proto::{FsError, Locate, Located, Served};
 use weir_core::types::Ino;
 
 use super::slices::cut_off;
-use crate::cluster::abilities::{Waits, WriteTables};
-use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
+use crate::cluster::abilities::{NameTables, Waits};
+use crate::cluster::extents::{ExtentsNeeds, PublishedExtents, WriteTables};
 use crate::node::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 
 /// The most slices in one question.
@@ -87,7 +87,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         if self.server.has_all_extents() {
             return Served::Now(
                 self.server
-                    .node(|node| node.locate_range(op.ino, op.offset, op.length)),
+                    .node(|node| node.writes().locate_range(op.ino, op.offset, op.length)),
             );
         }
         self.later(|this| async move { this.locate_published(op).await })
@@ -100,7 +100,10 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         loop {
             self.server.lease_here(ino).await?;
             let local = self.server.local(ino).ok_or(FsError::Stale)?;
-            let size = self.server.node(|node| node.attr_now(local))?.size;
+            let size = self
+                .server
+                .node(|node| node.writers().attr_now(local))?
+                .size;
             self.learn(ino, local, offset, size).await?;
             if let Some(located) = self.answer(ino, local, offset, wanted, size)? {
                 return Ok(located);
@@ -113,7 +116,11 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         let end = slice_of(size.saturating_sub(1)) + 1;
         let from = if end <= AHEAD { 0 } else { slice_of(offset) };
         let to = end.min(from + AHEAD).max(from);
-        let lasting = self.server.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
+        let lasting = self
+            .server
+            .node(|node| node.names().attr_of(local))?
+            .lamination
+            == Lamination::Done;
         let (serial, unknown) = {
             let mut maps = self.state().maps.borrow_mut();
             let map = maps.entry(ino).or_insert_with(|| ExtentMap {
@@ -158,7 +165,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         size: u64,
     ) -> Result<Option<Located>, FsError> {
         let maps = self.state().maps.borrow();
-        let fresh = self.server.node(|node| node.attr_of(local))?.fresh;
+        let fresh = self.server.node(|node| node.names().attr_of(local))?.fresh;
         let Some(map) = maps.get(&ino).filter(|_| fresh) else {
             return Ok(None);
         };
@@ -175,7 +182,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
-        let runs = map.index.run_count() + self.server.node(|node| node.pending_count(local));
+        let runs =
+            map.index.run_count() + self.server.node(|node| node.writers().pending_count(local));
         let from = if runs <= FEW_RUNS && map.knows(0) {
             0
         } else {
@@ -188,7 +196,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         let mut over = Vec::new();
         upto = few_or_wanted(wanted, upto, &mut over, |to, most, runs| {
             self.server
-                .node(|node| node.pending_runs(local, from, to, most, runs))
+                .node(|node| node.writes().pending_runs(local, from, to, most, runs))
         })
         .min(upto);
         let mut both = ExtentIndex::new();
@@ -220,7 +228,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         let mut located = Located {
             generation: self
                 .server
-                .node(|node| node.attr_of(local))?
+                .node(|node| node.names().attr_of(local))?
                 .index_generation,
             known_from: from,
             known_to: 0,

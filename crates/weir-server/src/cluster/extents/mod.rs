@@ -7,10 +7,12 @@
 //! publish wins. Every holder of cached extents sees the inode's generation change before the freed
 //! bytes are used again.
 //!
-//! May use: [`ExtentsNeeds`] and [`ExtentSteps`]. The methods of `Node` here use the tables of `files`, `storage` and
-//! `journal`.
+//! May use: [`ExtentsNeeds`] and [`ExtentSteps`]; of this server's own tables, those that [`NodeWrites`] borrows. Only
+//! the lending of a cell (`Node::attach_client`) needs others: the watched files of `files`, a commit, and the notes of
+//! clients if no cell is free.
 //!
-//! Interface: `harvest`, `attach_client`, `size_of`, `mtime_of` (the work of writers); [`PublishedExtents`] (`flush`,
+//! Interface: [`NodeWriters`] (`size_of`, `mtime_of`, `shared_block`: files as their writers change them); [`NodeWrites`]
+//! (`harvest`, `detach_cell`, `set_size`: the index and the cells); `attach_client`; [`PublishedExtents`] (`flush`,
 //! `erase_everywhere`, `give_back`: the homes of slices; `hold_publishing`: no publish meanwhile); `ExtentsState` and
 //! `ExtentTables` for the journal.
 //!
@@ -19,6 +21,7 @@
 //! | `harvest`, `applied` | reading cells and rings into the index |
 //! | `attach`, `writers` | files that are open for writing, and their writers' cells |
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
+//! | `copies` | extents that are bytes of a file's copy |
 //! | `pending` | what is not published |
 //! | `recover` | the extents and writers of a killed server |
 //! | `publish` | telling the homes of slices; the requests of clients that begin with it |
@@ -28,34 +31,37 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use weir_core::extent::{ExtentIndex, Piece, PieceSource, Run, MAX_OFFSET};
+use weir_core::extent::{ExtentIndex, MAX_OFFSET};
 use weir_core::journal::{self, Item, PublishedBytes};
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
-use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Allocate, Attached, ByteRange, FsError, Located};
+use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::{InodeNumbers, Journals, OwnTables, WriteTables};
+use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
+use crate::cluster::changes::NotedChanges;
+use crate::cluster::clients::stats::Stats;
+use crate::cluster::clients::table::Clients;
 use crate::cluster::keyed::Keyed;
 use crate::cluster::net::LogBytes;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::slots::Slots;
-use crate::node::{OpenRegion, SnapshotPosition, Visit};
-use pending::Pending;
-use slices::is_covered_by;
+use crate::cluster::storage::SegmentTables;
+use crate::node::{Node, OpenRegion, Platform, SnapshotPosition, Visit};
 
-pub(super) mod applied;
+mod applied;
 mod attach;
-pub(super) mod harvest;
+mod copies;
+mod harvest;
 pub(super) mod locate;
-pub(super) mod pending;
+mod pending;
 pub(super) mod publish;
 mod publishes;
 pub(super) mod ranges;
 mod recover;
 mod slices;
-pub(super) mod table;
-pub(super) mod writers;
+mod table;
+mod writers;
 
 /// The rest of the server, as far as published extents concern it.
 pub(in crate::cluster) trait ExtentsNeeds:
@@ -90,30 +96,20 @@ pub(in crate::cluster) trait ExtentsNeeds:
     fn doubt_answers(&self, ino: Ino);
 }
 
-/// This server's own tables, as far as publishing uses them. Files have their numbers of this
-/// server's table.
-pub(in crate::cluster) trait ExtentSteps: WriteTables {
-    /// The attributes in the table.
-    fn attr_of(&self, local: Ino) -> Result<Attr, FsError>;
+/// Tables with the writes of this node's programs. Files have their numbers of this server's table.
+pub(in crate::cluster) trait WriteTables {
+    /// The kernel and storage of this server.
+    type Platform: Platform;
+    /// The writers, and the files as they write them.
+    fn writers(&self) -> NodeWriters<'_, 'static>;
+    /// The writes, to take them into the index and to change it.
+    fn writes(&mut self) -> NodeWrites<'_, 'static, Self::Platform>;
+}
+
+/// This server's own tables, as far as publishing uses them.
+pub(in crate::cluster) trait ExtentSteps: NameTables + WriteTables {
     /// Lets a client write a file.
     fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError>;
-    /// The files that have unpublished extents.
-    fn unpublished(&mut self) -> Vec<Ino>;
-    /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
-    /// published by accident. The taken bytes stay alive.
-    fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError>;
-    /// The slabs of storage directories that have bytes of these runs.
-    fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32>;
-    /// The slabs of storage directories that a file has bytes in.
-    fn file_slabs(&mut self, local: Ino) -> Result<Vec<u32>, FsError>;
-    /// Makes void the extents of a file that readers of this node know.
-    fn touch_generation(&mut self, local: Ino);
-    /// Frees bytes of this server's log.
-    fn free_bytes(&mut self, range: &LogRange);
-    /// The extents of a range, of a file that lives here alone.
-    fn locate_range(&mut self, local: Ino, offset: u64, length: u64) -> Result<Located, FsError>;
-    /// Makes a range a hole, or extends the file, which lives here alone, to its end.
-    fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError>;
 }
 
 /// The extents of all files, as their slices' homes know them; and their publishing.
@@ -174,50 +170,9 @@ impl ExtentTables {
             .is_some_and(|writer| writer.client == client)
     }
 
-    /// The clients that have cells of a block; one that has several cells comes several times.
-    pub(in crate::cluster) fn writers_of(&self, block: u32) -> impl Iterator<Item = ClientId> + '_ {
-        let cells = self.blocks.get(block).map_or(&[][..], |file| &file.cells);
-        let writers = cells.iter().filter_map(|cell| self.cells.get(*cell));
-        writers.map(|writer| writer.client)
-    }
-
     /// The blocks of files that are open for writing.
     pub(in crate::cluster) fn open_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.blocks.iter().map(|(block, _)| block)
-    }
-
-    /// Notes the stamp at which the extents of a block's file were settled.
-    pub(in crate::cluster) fn note_settled(&mut self, block: Option<u32>, stamp: u64) {
-        if let Some(file) = block.and_then(|block| self.blocks.get_mut(block)) {
-            file.settled = stamp;
-        }
-    }
-
-    /// The stamp at which they were settled last.
-    pub(in crate::cluster) fn settled_at(&self, block: u32) -> Option<u64> {
-        let file = self.blocks.get(block)?;
-        (file.settled > 0).then_some(file.settled)
-    }
-
-    /// Returns true if all bytes of a range are in logs of this server, written before a stamp.
-    pub(in crate::cluster) fn are_settled(
-        &self,
-        ino: Ino,
-        range: &ByteRange,
-        stamp: u64,
-        rank: u16,
-    ) -> bool {
-        let is_settled = |piece: &Piece| {
-            let is_here = matches!(piece.source, PieceSource::Log { rank: of, .. } if of == rank);
-            is_here && piece.stamp <= stamp
-        };
-        let index = self.indexes.get(ino);
-        index.is_some_and(|index| is_covered_by(index, range.start, range.end, &is_settled))
-    }
-
-    /// Returns true if a file has bytes that are those of its copy.
-    pub(in crate::cluster) fn has_copy_runs(&self, ino: Ino) -> bool {
-        self.indexes.get(ino).is_some_and(slices::has_copy_runs)
     }
 
     /// The end of the data in a file's index, bytes.
@@ -290,6 +245,68 @@ impl ExtentTables {
             }
         }
         self.published_log.items().for_each(|item| visit(&item));
+    }
+}
+
+/// The files that programs of this node write, and their writers. Nothing here changes a table; the
+/// blocks and cells are atomics in memory that is shared with the writers.
+#[derive(Clone, Copy)]
+pub(in crate::cluster) struct NodeWriters<'a, 'm> {
+    tables: &'a ExtentTables,
+    names: &'a NodeNames<'m>,
+    open: &'a OpenRegion<'m>,
+}
+
+/// The writes of this node's programs: the tables of this room, and those parts of other rooms that
+/// change with them: sizes and times of files, living bytes of slabs, and the cells and rings of
+/// clients.
+pub(in crate::cluster) struct NodeWrites<'a, 'm, P: Platform> {
+    tables: &'a mut ExtentTables,
+    names: &'a mut NodeNames<'m>,
+    segments: &'a mut SegmentTables<P::Space>,
+    clients: &'a mut Clients<P::Memory>,
+    stats: &'a mut Stats,
+    changes: &'a mut NotedChanges,
+    open: &'a OpenRegion<'m>,
+    platform: &'a P,
+    /// This server's rank, which its bytes in the index have.
+    rank: u16,
+}
+
+impl<'m, P: Platform> NodeWrites<'_, 'm, P> {
+    /// The writers, and the files as they write them.
+    fn writers(&self) -> NodeWriters<'_, 'm> {
+        NodeWriters {
+            tables: self.tables,
+            names: self.names,
+            open: self.open,
+        }
+    }
+}
+
+impl<'m, P: Platform> Node<'m, P> {
+    /// The writers, and the files as they write them.
+    pub(in crate::cluster) fn writers(&self) -> NodeWriters<'_, 'm> {
+        NodeWriters {
+            tables: &self.extents,
+            names: &self.names,
+            open: &self.open,
+        }
+    }
+
+    /// The writes, to take them into the index and to change it.
+    pub(in crate::cluster) fn writes(&mut self) -> NodeWrites<'_, 'm, P> {
+        NodeWrites {
+            tables: &mut self.extents,
+            names: &mut self.names,
+            segments: &mut self.segments,
+            clients: &mut self.clients,
+            stats: &mut self.stats,
+            changes: &mut self.changes,
+            open: &self.open,
+            platform: &self.platform,
+            rank: self.identity.rank.0,
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The extents that this node's programs wrote and that are not published.
 
-use weir_core::extent::{ExtentIndex, Run, Source};
+use weir_core::extent::{Run, Source};
 use weir_core::journal::Item;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
 
-use crate::node::{Node, Platform};
+use crate::cluster::extents::{ExtentTables, NodeWrites};
+use crate::node::Platform;
 
 /// The unpublished writes of a node to a file.
 #[derive(Clone, Debug, Default)]
@@ -19,36 +20,38 @@ pub struct Pending {
     pub mtime_ns: i64,
 }
 
-impl<P: Platform> Node<'_, P> {
+impl ExtentTables {
+    /// Returns true if a process of this node writes, or if this node has unpublished extents.
+    pub(in crate::cluster) fn has_writers(&self) -> bool {
+        self.blocks.iter().next().is_some() || self.indexes.not_empty().next().is_some()
+    }
+}
+
+impl<P: Platform> NodeWrites<'_, '_, P> {
     /// The files that have unpublished extents.
-    pub(in crate::cluster) fn unpublished(&mut self) -> Vec<Ino> {
+    pub(super) fn unpublished(&mut self) -> Vec<Ino> {
         self.harvest_all();
-        let (files, names) = (&self.extents.indexes, &self.names);
+        let (files, names) = (&self.tables.indexes, &*self.names);
         files.not_empty().map(|index| names.ino_at(index)).collect()
     }
 
     /// Takes the unpublished extents of a file. Later writes go to new records, and so are not
     /// published by accident. The taken bytes stay alive.
-    pub(in crate::cluster) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
+    pub(super) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
         let attr = self.names.regular(local)?;
-        if let Some(block) = self.shared_block(local) {
+        if let Some(block) = self.writers().shared_block(local) {
             block.end_claims();
         }
         self.harvest(local);
         let mut pending = Pending {
-            size: self.size_of(&attr),
-            mtime_ns: self.mtime_of(&attr),
+            size: self.writers().size_of(&attr),
+            mtime_ns: self.writers().mtime_of(&attr),
             runs: Vec::new(),
         };
-        if !self
-            .extents
-            .indexes
-            .get(local)
-            .is_none_or(ExtentIndex::is_empty)
-        {
+        if self.tables.has_extents(local) {
             self.note_taken(local, attr.home);
         }
-        let index = std::mem::take(self.extents.indexes.get_mut(local));
+        let index = std::mem::take(self.tables.indexes.get_mut(local));
         // The holes were made where the extents are: see `cluster`.
         index.for_each_run(&mut |run| {
             if run.source != Source::Hole {
@@ -57,20 +60,12 @@ impl<P: Platform> Node<'_, P> {
         });
         for run in &pending.runs {
             run.for_each_log_range(&mut |range| {
-                self.extents
+                self.tables
                     .published_log
                     .add(range.slab, range.pos, range.len);
             });
         }
         Ok(pending)
-    }
-
-    /// The number of unpublished runs of a file.
-    pub(in crate::cluster) fn pending_count(&self, local: Ino) -> usize {
-        self.extents
-            .indexes
-            .get(local)
-            .map_or(0, ExtentIndex::run_count)
     }
 
     /// Appends the unpublished runs of `[from, to)`, at most `max`, to `out`. Returns the offset up
@@ -84,15 +79,15 @@ impl<P: Platform> Node<'_, P> {
         out: &mut Vec<Run>,
     ) -> u64 {
         self.harvest(local);
-        match self.extents.indexes.get(local) {
+        match self.tables.indexes.get(local) {
             Some(index) => index.runs_in(from, to, max, out).hi,
             None => to,
         }
     }
 
     /// Frees bytes of this server's log.
-    pub(in crate::cluster) fn free_bytes(&mut self, range: &LogRange) {
-        self.extents
+    pub(super) fn free_bytes(&mut self, range: &LogRange) {
+        self.tables
             .published_log
             .remove(range.slab, range.pos, range.len);
         self.changes.note(&Item::LogFreed(*range));
@@ -100,7 +95,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The slabs of storage directories that have bytes of these runs.
-    pub(in crate::cluster) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
+    pub(super) fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
         let slabs = runs.iter().filter_map(|run| match run.source {
             Source::Log { slab, .. } if self.segments.is_file(slab) => Some(slab),
             _ => None,
@@ -110,33 +105,21 @@ impl<P: Platform> Node<'_, P> {
 
     /// Sets the number of a file's bytes that are stored beside those in its index here.
     pub(in crate::cluster) fn set_stored(&mut self, ino: Ino, bytes: u64) {
-        self.extents.keep_stored(ino, bytes);
-        self.extents.changed.push(ino);
+        self.tables.keep_stored(ino, bytes);
+        self.tables.changed.push(ino);
         self.announce_changes();
-    }
-
-    /// Returns true if a process of this node writes, or if this node has unpublished extents.
-    pub(in crate::cluster) fn has_writers(&self) -> bool {
-        self.extents.blocks.iter().next().is_some()
-            || self.extents.indexes.not_empty().next().is_some()
-    }
-
-    /// Returns true if a process of this node writes a file, or if the file has unpublished
-    /// extents.
-    pub(in crate::cluster) fn is_written(&self, local: Ino) -> bool {
-        self.extents.has_extents(local) || self.block_of(local).is_some()
     }
 
     /// Notes the part of a cell's record that is in the index and was not noted yet.
     pub(super) fn note_written(&mut self, cell: u32) {
-        let rank = self.identity.rank.0;
-        let Some(writer) = self.extents.cells.get_mut(cell) else {
+        let rank = self.rank;
+        let Some(writer) = self.tables.cells.get_mut(cell) else {
             return;
         };
         let runs = writer.noted.beyond(&writer.applied, rank);
         writer.noted = writer.applied;
         let block = writer.block;
-        let Some(ino) = self.extents.blocks.get(block).map(|file| file.ino) else {
+        let Some(ino) = self.tables.blocks.get(block).map(|file| file.ino) else {
             return;
         };
         if !runs.is_empty() {
@@ -147,12 +130,9 @@ impl<P: Platform> Node<'_, P> {
     /// Notes that all extents in a file's index are taken out of it to be published. `home` is the
     /// file's global number.
     fn note_taken(&mut self, local: Ino, home: Ino) {
-        let block = self
-            .block_of(local)
-            .and_then(|block| self.extents.blocks.get(block));
-        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+        for cell in self.writers().cells_of(local).to_vec() {
             self.note_written(cell);
-            if let Some(noted) = self.extents.cells.get(cell).map(|writer| writer.noted) {
+            if let Some(noted) = self.tables.cells.get(cell).map(|writer| writer.noted) {
                 if noted.stamp != 0 {
                     self.changes.note(&Item::CellMarked(cell, noted.mark()));
                 }
@@ -163,7 +143,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Clears the index of a file that is gone.
     pub(in crate::cluster) fn clear_extents(&mut self, ino: Ino) {
-        if self.extents.has_extents(ino) {
+        if self.tables.has_extents(ino) {
             self.change(ino, |index, freed, _| index.clear(freed));
             self.changes.note(&Item::IndexCleared(ino));
             self.announce_changes();

@@ -19,8 +19,8 @@ use weir_core::types::{ClientId, Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
 use super::publishes::{Batch, SentBatch};
-use crate::cluster::abilities::{Waits, WriteTables};
-use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents};
+use crate::cluster::abilities::{NameTables, Waits};
+use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, PublishedExtents, WriteTables};
 use crate::cluster::keyed::Guard;
 use crate::cluster::peers::debts::{Debt, RANGES};
 
@@ -44,7 +44,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         if self.server.has_all_extents() {
             return Vec::new();
         }
-        let local = self.server.node(ExtentSteps::unpublished);
+        let local = self.server.node(|node| node.writes().unpublished());
         let mut dirty: BTreeSet<Ino> = local
             .into_iter()
             .map(|ino| self.server.global(ino))
@@ -156,12 +156,13 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
     }
 
     async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
-        let pending = self.server.node(|node| node.take_pending(local))?;
+        let pending = self.server.node(|node| node.writes().take_pending(local))?;
         {
             let mut publishes = self.state().publishes.borrow_mut();
             publishes.add_unsynced(
                 ino,
-                self.server.node(|node| node.file_slabs_of(&pending.runs)),
+                self.server
+                    .node(|node| node.writes().file_slabs_of(&pending.runs)),
             );
             if !pending.runs.is_empty() {
                 let publish = publishes.add(ino, pending.runs, self.server.peers().now_ns());
@@ -205,7 +206,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         // From now on the slices' homes know where the bytes are.
         self.forget_map(ino);
         self.server.doubt_answers(ino);
-        self.server.node(|node| node.touch_generation(local));
+        // A file that is gone has no readers.
+        let _ = (self.server).node(|node| node.names().bump_index_generation(local));
         self.give_back(freed).await;
         Ok(())
     }
@@ -479,7 +481,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
     pub(in crate::cluster) fn freed(&self, ranges: &[LogRange]) {
         self.server.node(|node| {
             for range in ranges {
-                node.free_bytes(range);
+                node.writes().free_bytes(range);
             }
         });
     }
@@ -510,7 +512,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         op: weir_core::proto::Allocate,
     ) -> Served<Result<(), FsError>> {
         if self.server.has_all_extents() {
-            return Served::Now(self.server.node(|node| node.allocate_range(&op)));
+            return Served::Now(self.server.node(|node| node.writes().allocate_range(&op)));
         }
         self.later(|this| async move { this.allocate_published(op).await })
     }
@@ -546,7 +548,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         self.server.call(ino.rank(), published).await?;
         self.server.recall_here(ino);
         if let Some(local) = self.server.local(ino).filter(|_| !op.keep_size) {
-            self.server.node(|node| node.raise_to(local, end, 0))?;
+            self.server
+                .node(|node| node.writes().raise_to(local, end, 0))?;
         }
         self.give_back(freed).await;
         Ok(())
@@ -558,7 +561,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         ino: Ino,
     ) -> Served<Result<Vec<u32>, FsError>> {
         if self.server.has_all_extents() {
-            return Served::Now(self.server.node(|node| node.file_slabs(ino)));
+            return Served::Now(self.server.node(|node| node.writes().file_slabs(ino)));
         }
         self.later(|this| async move { this.sync_published(ino).await })
     }

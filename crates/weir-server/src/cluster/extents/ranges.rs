@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::extent::{Run, Source, MAX_OFFSET};
 use weir_core::journal::Item;
-use weir_core::names::Attr;
+use weir_core::names::{Attr, SetAttr};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::{Allocate, FsError, Located};
 use weir_core::types::Ino;
 
+use crate::cluster::extents::NodeWrites;
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
+use crate::node::Platform;
 
 /// The most bytes that a run takes in a reply: five numbers, the source's kind and its four.
 const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
@@ -21,9 +22,9 @@ pub(crate) const FEW_RUNS: usize = 32;
 /// The most slabs in one reply.
 const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
-impl<P: Platform> Node<'_, P> {
+impl<P: Platform> NodeWrites<'_, '_, P> {
     /// The extents of a range, as far as they fit the reply, with those around it if they are few.
-    pub(in crate::cluster) fn locate_range(
+    pub(super) fn locate_range(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -41,7 +42,7 @@ impl<P: Platform> Node<'_, P> {
             known_to: u64::MAX,
             runs: Vec::new(),
         };
-        if let Some(index) = self.extents.indexes.get(ino) {
+        if let Some(index) = self.tables.indexes.get(ino) {
             let from = match index.run_count() <= FEW_RUNS {
                 true => 0,
                 false => offset,
@@ -61,25 +62,17 @@ impl<P: Platform> Node<'_, P> {
         Ok(located)
     }
 
-    /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
-    pub(in crate::cluster) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let attr = self.names.writable(ino)?;
-        match size > MAX_OFFSET {
-            true => Err(FsError::TooBig),
-            // Its bytes are not here.
-            false if attr.evicted && size > 0 => Err(FsError::Evicted),
-            false => Ok(()),
-        }
-    }
-
     /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
-    pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+    pub(in crate::cluster) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let attr = self.names.regular(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
-        if size < self.size_of(&attr) {
-            let stamp = self.shared_block(ino).map(|block| block.truncate(size));
+        if size < self.writers().size_of(&attr) {
+            let stamp = self
+                .writers()
+                .shared_block(ino)
+                .map(|block| block.truncate(size));
             self.make_hole(ino, size, MAX_OFFSET, stamp);
             self.names.set_own_size(&attr, size, stamp.is_some());
         } else {
@@ -89,7 +82,7 @@ impl<P: Platform> Node<'_, P> {
             // Nothing of its copy is in it any more.
             self.names.set_evicted(ino, false)?;
         }
-        self.forget_cell_times(ino);
+        self.writers().forget_cell_times(ino);
         self.names.touch(ino, true)
     }
 
@@ -99,7 +92,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a range a hole, or extends the file to the end of the range.
-    pub(in crate::cluster) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+    pub(super) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
         let Allocate {
             ino,
             offset,
@@ -116,7 +109,7 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::TooBig);
         }
         if zero {
-            let stamp = self.shared_block(ino).map(|block| {
+            let stamp = self.writers().shared_block(ino).map(|block| {
                 block.end_claims();
                 block.stamp()
             });
@@ -132,12 +125,7 @@ impl<P: Platform> Node<'_, P> {
     /// the records that they wrote before it. Without a stamp the hole need not stay.
     fn make_hole(&mut self, ino: Ino, from: u64, to: u64, stamp: Option<u64>) {
         self.harvest(ino);
-        let holds_nothing = self
-            .extents
-            .indexes
-            .get(ino)
-            .is_none_or(ExtentIndex::is_empty);
-        if holds_nothing && stamp.is_none() {
+        if !self.tables.has_extents(ino) && stamp.is_none() {
             return;
         }
         let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
@@ -147,13 +135,10 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Lays a run over a file whose writes before it are harvested.
-    pub(in crate::cluster) fn lay_run(&mut self, ino: Ino, run: Run, has_writers: bool) {
+    pub(super) fn lay_run(&mut self, ino: Ino, run: Run, has_writers: bool) {
         // Write the records of the cells to the journal before the run. The index forgets a hole
         // that has nothing behind it, and a journal that is begun anew then does not know the hole.
-        let block = self
-            .block_of(ino)
-            .and_then(|block| self.extents.blocks.get(block));
-        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+        for cell in self.writers().cells_of(ino).to_vec() {
             self.note_written(cell);
         }
         self.change(ino, |index, freed, _| {
@@ -170,20 +155,37 @@ impl<P: Platform> Node<'_, P> {
         self.announce_changes();
     }
 
-    pub(in crate::cluster) fn raise_size(&mut self, attr: &Attr, size: u64) {
-        match self.shared_block(attr.ino) {
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    pub(in crate::cluster) fn raise_to(
+        &mut self,
+        ino: Ino,
+        size: u64,
+        mtime_ns: i64,
+    ) -> Result<(), FsError> {
+        let attr = self.names.regular(ino)?;
+        self.raise_size(&attr, size);
+        let set = SetAttr {
+            mtime_ns: (mtime_ns > attr.mtime_ns).then_some(mtime_ns),
+            ctime_ns: (mtime_ns > attr.ctime_ns).then_some(mtime_ns),
+            ..Default::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    fn raise_size(&mut self, attr: &Attr, size: u64) {
+        match self.writers().shared_block(attr.ino) {
             Some(block) => block.raise(size),
             None => self.names.set_own_size(attr, size.max(attr.size), false),
         }
     }
 
     /// The slabs of storage directories that a file has bytes in.
-    pub(in crate::cluster) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+    pub(super) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.harvest(ino);
         let space = &self.segments;
         let mut slabs = BTreeSet::new();
-        if let Some(index) = self.extents.indexes.get(ino) {
+        if let Some(index) = self.tables.indexes.get(ino) {
             index.for_each_run(&mut |run| {
                 if let Source::Log { slab, .. } = run.source {
                     if space.is_file(slab) {

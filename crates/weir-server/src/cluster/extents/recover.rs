@@ -7,14 +7,15 @@ use weir_core::types::Ino;
 
 use crate::cluster::extents::applied::Applied;
 use crate::cluster::extents::writers::{OpenFile, Writer};
-use crate::node::{Accounts, Node, Platform, RecoverError};
+use crate::cluster::extents::{ExtentTables, NodeWrites};
+use crate::node::{Accounts, Platform, RecoverError};
 
-impl<P: Platform> Node<'_, P> {
+impl<P: Platform> NodeWrites<'_, '_, P> {
     pub(in crate::cluster) fn take_up_files(&mut self, state: &mut State) {
         for (ino, index) in state.extents.drain() {
             if self.names.regular(ino).is_ok() {
-                *self.extents.indexes.get_mut(ino) = index;
-                self.extents.changed.push(ino);
+                *self.tables.indexes.get_mut(ino) = index;
+                self.tables.changed.push(ino);
             }
         }
     }
@@ -31,53 +32,45 @@ impl<P: Platform> Node<'_, P> {
             if self.names.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
                 continue;
             }
-            if self.extents.blocks.get(block).is_none() {
-                let cells = Vec::new();
-                self.extents.blocks.put(
-                    block,
-                    OpenFile {
-                        ino,
-                        cells,
-                        settled: 0,
-                    },
-                );
+            if self.tables.blocks.get(block).is_none() {
+                let file = OpenFile {
+                    ino,
+                    cells: Vec::new(),
+                    settled: 0,
+                };
+                self.tables.blocks.put(block, file);
                 let set = SetAttr {
                     block: Some(block + 1),
                     ..SetAttr::default()
                 };
                 let _ = self.names.setattr(ino, &set);
             }
-            let file = self
-                .extents
-                .blocks
-                .get_mut(block)
-                .filter(|file| file.ino == ino);
+            let file = self.tables.blocks.get_mut(block);
+            let file = file.filter(|file| file.ino == ino);
             file.ok_or(bad)?.cells.push(cell);
             let noted = attached.noted.as_ref().map(Applied::of_mark);
             let noted = noted.unwrap_or_default();
-            self.extents.cells.put(
-                cell,
-                Writer {
-                    client: attached.client,
-                    block,
-                    lent_at: 0,
-                    applied: noted,
-                    noted,
-                },
-            );
+            let writer = Writer {
+                client: attached.client,
+                block,
+                lent_at: 0,
+                applied: noted,
+                noted,
+            };
+            self.tables.cells.put(cell, writer);
             if let Some(client) = self.clients.get_mut(attached.client) {
                 client.cells.insert(cell);
             }
         }
+        self.repeat_truncations();
         Ok(())
     }
 
     /// Repeats the newest truncation of each file that was open for writing: the killed server may have changed
     /// its size, which is in shared memory, and not have written to the journal that the bytes behind it are gone.
-    pub(in crate::cluster) fn repeat_truncations(&mut self) {
-        let files: Vec<(u32, Ino)> = (self.extents.blocks.iter())
-            .map(|(block, file)| (block, file.ino))
-            .collect();
+    fn repeat_truncations(&mut self) {
+        let files = self.tables.blocks.iter();
+        let files: Vec<(u32, Ino)> = files.map(|(block, file)| (block, file.ino)).collect();
         for (block, ino) in files {
             let truncated = self.open.blocks[block as usize].last_truncation();
             let hole = truncated.and_then(|(size, stamp)| Run::hole(size, MAX_OFFSET, stamp).ok());
@@ -91,13 +84,13 @@ impl<P: Platform> Node<'_, P> {
     /// Cuts bytes beyond the ends of files. A truncation may have been interrupted after the size
     /// changed and before the bytes were erased.
     pub(in crate::cluster) fn cut_beyond_ends(&mut self) {
-        for slot in self.extents.indexes.not_empty().collect::<Vec<_>>() {
+        for slot in self.tables.indexes.not_empty().collect::<Vec<_>>() {
             let ino = self.names.ino_at(slot);
             let Ok(attr) = self.names.attr(ino) else {
                 continue;
             };
             let own = attr.home == ino && attr.file_type() == FileType::File;
-            let index = self.extents.indexes.get_mut(ino);
+            let index = self.tables.indexes.get_mut(ino);
             if own && index.last_data() > attr.size {
                 if let Ok(hole) = Run::hole(attr.size, MAX_OFFSET, u64::MAX) {
                     let _ = index.insert(hole, &mut |_| ());
@@ -105,17 +98,19 @@ impl<P: Platform> Node<'_, P> {
                 }
             }
         }
+        self.announce_changes();
     }
+}
 
+impl ExtentTables {
     /// Restores the published part of the log.
     pub(in crate::cluster) fn take_up_published_log(&mut self, published: &mut PublishedBytes) {
-        self.extents.published_log = std::mem::take(published);
+        self.published_log = std::mem::take(published);
     }
 
     /// Adds the living bytes of this server's log to the accounts.
-    pub(in crate::cluster) fn count_bytes(&self, accounts: &mut Accounts) {
-        let rank = self.identity.rank.0;
-        for index in self.extents.indexes.iter() {
+    pub(in crate::cluster) fn count_bytes(&self, rank: u16, accounts: &mut Accounts) {
+        for index in self.indexes.iter() {
             index.for_each_run(&mut |run| {
                 run.for_each_log_range(&mut |range| {
                     if range.rank == rank {
@@ -124,6 +119,6 @@ impl<P: Platform> Node<'_, P> {
                 });
             });
         }
-        accounts.amounts.extend(self.extents.published_log.iter());
+        accounts.amounts.extend(self.published_log.iter());
     }
 }

@@ -20,8 +20,9 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::{NameTables, WriteTables};
-use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, SharedAppends, AWAITED_NS};
+use crate::cluster::abilities::NameTables;
+use crate::cluster::extents::WriteTables;
+use crate::cluster::files::{FileParts, FilesNeeds, SharedAppends, AWAITED_NS};
 use crate::cluster::visibility::is_raw;
 
 /// The state of appends to a file.
@@ -178,7 +179,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
         self.state().shared_appends.borrow_mut().insert(ino);
         let local = self.server.local(ino);
         local.map_or(0, |local| {
-            self.server.node(|node| node.share_appends(local))
+            self.server.node(|node| node.writers().share_appends(local))
         })
     }
 
@@ -199,7 +200,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
             self.state().shared_appends.borrow_mut().insert(ino);
         }
         if self.state().shared_appends.borrow().contains(&ino) {
-            self.server.node(|node| node.share_appends(local));
+            self.server.node(|node| node.writers().share_appends(local));
         }
         self.server.tokens().renew_token_word(ino, local);
     }
@@ -214,10 +215,13 @@ impl<S: FilesNeeds> SharedAppends<S> {
         }
         let ino = self.server.resolve(op.ino)?;
         let local = self.server.local(ino).ok_or(FsError::Stale)?;
-        let at_least = self.server.node(|node| node.attr_now(local))?.size;
+        let at_least = self
+            .server
+            .node(|node| node.writers().attr_now(local))?
+            .size;
         let is_counted = |at: &u64| {
             self.server.node(|node| {
-                let block = node.shared_block(local);
+                let block = node.writers().shared_block(local);
                 block.is_some_and(|block| block.is_counted(*at, op.length))
             })
         };
@@ -230,7 +234,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
         let at = self.server.call(ino.rank(), asked).await?;
         // A restarted home asks for this (`have_ask`).
         self.server.node(|node| {
-            if let Some(block) = node.shared_block(local) {
+            if let Some(block) = node.writers().shared_block(local) {
                 block.placed_below(at.saturating_add(op.length));
             }
         });
@@ -271,7 +275,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
 
     /// The end of a file of this server, including this node's unpublished bytes.
     fn end_known(&self, ino: Ino) -> Result<u64, FsError> {
-        let own = self.server.node(|node| node.attr_now(ino))?.size;
+        let own = self.server.node(|node| node.writers().attr_now(ino))?.size;
         Ok(self.server.stand_ins().published_size(ino).max(own))
     }
 

@@ -11,7 +11,8 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::abilities::{NameTables, WriteTables};
+use crate::cluster::abilities::NameTables;
+use crate::cluster::extents::WriteTables;
 use crate::cluster::files::{
     ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit,
 };
@@ -93,8 +94,10 @@ impl<S: FilesNeeds> ReadAudit<S> {
         };
         let attr = self.server.node(|node| node.names().attr_of(local))?;
         let mut runs = Vec::new();
-        self.server
-            .node(|node| node.pending_runs(local, op.from, op.to, usize::MAX, &mut runs));
+        self.server.node(|node| {
+            node.writes()
+                .pending_runs(local, op.from, op.to, usize::MAX, &mut runs)
+        });
         runs.extend(self.server.extents().in_flight(op.ino));
         let mut ranges = Vec::new();
         for run in &runs {

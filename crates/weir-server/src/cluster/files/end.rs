@@ -17,7 +17,8 @@ use weir_core::journal::Item;
 use weir_core::proto::peer::{self, Unnamed};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::{NameTables, WriteTables};
+use crate::cluster::abilities::NameTables;
+use crate::cluster::extents::WriteTables;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
 use crate::cluster::files::{ExtentsForFiles, FileEnds, FileParts, FileSteps, FilesNeeds};
@@ -264,7 +265,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         }
         if empty
             && !self.server.extents().is_in_flight(ino)
-            && self.server.node(|node| node.pending_count(local)) == 0
+            && self.server.node(|node| node.writers().pending_count(local)) == 0
         {
             self.server.node(|node| node.known().drop_stand_in(ino));
             if self.ends_unopened(ino) {
@@ -352,7 +353,7 @@ impl<S: FilesNeeds> FileEnds<S> {
     /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
         let stored = self.state().published.borrow().of_file(ino).stored;
-        let attr = self.server.node(|node| node.attr_now(ino));
+        let attr = self.server.node(|node| node.writers().attr_now(ino));
         stored == 0
             && !self.server.extents().is_in_flight(ino)
             && attr.is_ok_and(|attr| attr.size == 0)

@@ -132,14 +132,14 @@ impl<P: Platform> Node<'_, P> {
             self.names.set_evicted(ino, before.evicted)?;
             return Ok(false);
         }
-        self.drop_extents(ino);
+        self.writes().drop_extents(ino);
         Ok(true)
     }
 
     /// True if no program has a file open or writes it, and it is this version.
     fn is_unused_version(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
         let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
-        self.harvest(ino);
-        Ok(!is_used && version_of(&self.attr_now(ino)?) == *version)
+        self.writes().harvest(ino);
+        Ok(!is_used && version_of(&self.writers().attr_now(ino)?) == *version)
     }
 }

@@ -1,6 +1,6 @@
 //! Files that have a part of their bytes on the parallel file system (PFS), while programs write them.
 //!
-//! Extents say which bytes those are: runs of the file's copy ([`Run::of_copy`]), with stamps like any other. So
+//! Extents say which bytes those are: runs of the file's copy ([`weir_core::extent::Run::of_copy`]), with stamps like any other. So
 //! a write lies over them, and a truncation cuts them. There are two ways to them:
 //!
 //! - ranges of a file that is open are evicted once the mover has copied them. It first *settles* the extents:
@@ -10,21 +10,19 @@
 //!
 //! Of several servers, all nodes publish what they have to settle a file, and each home of slices notes its last stamp. What
 //! they publish later lies over the copy. Bytes are given back when no node believes any more that they are the
-//! file's, as in the eviction of a whole file.
+//! file's, as in the eviction of a whole file. This server's own extents are laid by `extents`, `copies.rs`.
 
 use std::collections::BTreeSet;
 
-use weir_core::extent::Run;
 use weir_core::names::{Lamination, Visibility};
-use weir_core::node::block::FileBlock;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{ByteRange, CopyUse, FsError, SettledExtents, MOST_RANGES};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
-use crate::node::{Node, Platform};
+use crate::cluster::extents::WriteTables;
+use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FilesNeeds};
 
 impl<S: FilesNeeds> Eviction<S> {
     /// Settles the extents of a file of this server; see [`weir_core::proto::SettleExtents`].
@@ -33,7 +31,9 @@ impl<S: FilesNeeds> Eviction<S> {
         ino: Ino,
     ) -> Result<Option<SettledExtents>, FsError> {
         if self.server.has_all_extents() {
-            return self.server.node(|node| node.settle_extents(ino).map(Some));
+            return self
+                .server
+                .node(|node| node.writes().settle_extents(ino).map(Some));
         }
         let _alone = self.server.hold_for_change(ino).await?;
         if !self.is_known_everywhere(ino)? {
@@ -75,7 +75,7 @@ impl<S: FilesNeeds> Eviction<S> {
         op: peer::EvictRanges,
     ) -> Result<u64, FsError> {
         if self.server.has_all_extents() {
-            return self.server.node(|node| node.evict_ranges(&op));
+            return self.server.node(|node| node.writes().evict_ranges(&op));
         }
         let ino = op.ino;
         let _alone = self.server.hold_for_change(ino).await?;
@@ -115,7 +115,7 @@ impl<S: FilesNeeds> Eviction<S> {
     /// Prepares an evicted file of this server for being written; see [`weir_core::proto::BeginUpdate`].
     pub(in crate::cluster) async fn begin_update_at_home(&self, ino: Ino) -> Result<(), FsError> {
         if self.server.has_all_extents() {
-            return self.server.node(|node| node.begin_update(ino));
+            return self.server.node(|node| node.writes().begin_update(ino));
         }
         let _alone = self.server.hold_for_change(ino).await?;
         let attr = self.server.node(|node| node.names().regular(ino))?;
@@ -137,7 +137,7 @@ impl<S: FilesNeeds> Eviction<S> {
 
     /// The part of a file of this server that is on the PFS alone.
     pub(in crate::cluster) async fn copy_use_at_home(&self, ino: Ino) -> Result<CopyUse, FsError> {
-        let used = self.server.node(|node| node.copy_use(ino))?;
+        let used = self.server.node(|node| node.writers().copy_use(ino))?;
         if self.server.has_all_extents() || used != CopyUse::None {
             return Ok(used);
         }
@@ -148,77 +148,5 @@ impl<S: FilesNeeds> Eviction<S> {
             }
         }
         Ok(CopyUse::None)
-    }
-}
-
-impl<P: Platform> Node<'_, P> {
-    pub(in crate::cluster) fn settle_extents(
-        &mut self,
-        ino: Ino,
-    ) -> Result<SettledExtents, FsError> {
-        self.names.regular(ino)?;
-        let stamp = self.end_records(ino);
-        self.extents.note_settled(self.block_of(ino), stamp);
-        let generation = self.attr_now(ino)?.index_generation;
-        Ok(SettledExtents { stamp, generation })
-    }
-
-    /// Ends all records of a file, and returns a stamp that separates them from later ones ([`FileBlock::settle`]);
-    /// 0: the file has no writers.
-    fn end_records(&mut self, ino: Ino) -> u64 {
-        let stamp = self.shared_block(ino).map(FileBlock::settle);
-        if stamp.is_some() {
-            self.platform.barrier();
-        }
-        self.harvest(ino);
-        stamp.unwrap_or(0)
-    }
-
-    pub(in crate::cluster) fn evict_ranges(
-        &mut self,
-        op: &peer::EvictRanges,
-    ) -> Result<u64, FsError> {
-        let peer::EvictRanges { ino, settled, .. } = *op;
-        let attr = self.names.regular(ino)?;
-        let stamp = self.end_records(ino);
-        let is_settled = match self.block_of(ino) {
-            Some(block) => self.extents.settled_at(block) == Some(settled.stamp),
-            // Nobody has written it since, if it had no writers then.
-            None => settled.stamp == 0 && attr.index_generation == settled.generation,
-        };
-        if !is_settled || attr.evicted {
-            return Ok(0);
-        }
-        let rank = self.identity.rank.0;
-        let mut freed = 0;
-        for range in op.ranges.iter().take(MOST_RANGES) {
-            let run = Run::of_copy(range.start, range.end, stamp.max(1));
-            let is_due = self.extents.are_settled(ino, range, settled.stamp, rank);
-            if let (true, Ok(run)) = (is_due, run) {
-                self.lay_run(ino, run, stamp > 0);
-                freed += run.length;
-            }
-        }
-        Ok(freed)
-    }
-
-    pub(in crate::cluster) fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
-        let attr = self.names.regular(ino)?;
-        if !attr.evicted {
-            return Ok(());
-        }
-        if let Ok(run) = Run::of_copy(0, attr.size, 1) {
-            self.lay_run(ino, run, false);
-        }
-        self.names.set_evicted(ino, false)
-    }
-
-    pub(in crate::cluster) fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
-        let attr = self.names.regular(ino)?;
-        Ok(match () {
-            () if attr.evicted => CopyUse::Whole,
-            () if self.extents.has_copy_runs(ino) => CopyUse::Part,
-            () => CopyUse::None,
-        })
     }
 }

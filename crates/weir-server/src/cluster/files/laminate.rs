@@ -34,11 +34,11 @@ impl<P: Platform> Node<'_, P> {
         self.take_all_notes();
         self.set_lamination(ino, Lamination::Sealing)?;
         fence(Ordering::SeqCst);
-        let writers = self.writers().get(&ino).copied().unwrap_or(0);
+        let writers = self.writer_counts().get(&ino).copied().unwrap_or(0);
         if writers > 0 {
             self.set_lamination(ino, Lamination::Due)?;
         } else {
-            self.harvest(ino);
+            self.writes().harvest(ino);
         }
         Ok(writers)
     }
@@ -47,12 +47,12 @@ impl<P: Platform> Node<'_, P> {
     /// just made it, and whose description does not say so yet, counts as one.
     pub(in crate::cluster) fn count_writers(&mut self, ino: Ino) -> u32 {
         self.take_all_notes();
-        let attached = u32::from(self.has_writers_of(ino));
-        self.writers().get(&ino).copied().unwrap_or(attached)
+        let attached = u32::from(self.writers().has_writers_of(ino));
+        self.writer_counts().get(&ino).copied().unwrap_or(attached)
     }
 
     /// For each file, the number of descriptions of this node that are open for writing.
-    fn writers(&self) -> HashMap<Ino, u32> {
+    fn writer_counts(&self) -> HashMap<Ino, u32> {
         let mut writers = HashMap::new();
         for (ino, ofd) in self.files.ofds.opened(&self.open) {
             if ofd.flags.load(Ordering::Acquire) & WRITES != 0 {
@@ -60,11 +60,6 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         writers
-    }
-
-    /// Returns true if a program of this node writes a file.
-    pub(in crate::cluster) fn has_writers_of(&self, ino: Ino) -> bool {
-        self.block_of(ino).is_some()
     }
 
     pub(in crate::cluster) fn set_lamination(
@@ -109,8 +104,9 @@ impl<P: Platform> Node<'_, P> {
         if self.files.watched.is_empty() {
             return Vec::new();
         }
-        let writers = self.writers();
-        let is_unwritten = |ino: &Ino| !writers.contains_key(ino) && self.block_of(*ino).is_none();
+        let writers = self.writer_counts();
+        let is_unwritten =
+            |ino: &Ino| !writers.contains_key(ino) && !self.writers().has_writers_of(*ino);
         let all: Vec<Ino> = self
             .files
             .watched

@@ -45,8 +45,7 @@ impl<P: Platform> Node<'_, P> {
     fn show_mapped(&mut self, ino: Ino) -> Result<(), FsError> {
         let mapped = self.files.mapped.iter().any(|(_, file)| *file == ino);
         self.names.set_mapped(ino, mapped).map_err(refusal)?;
-        let block = self.block_of(ino);
-        if let Some(block) = block.and_then(|block| self.open.blocks.get(block as usize)) {
+        if let Some(block) = self.writers().shared_block(ino) {
             block.end_claims();
         }
         Ok(())

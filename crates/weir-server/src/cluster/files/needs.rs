@@ -4,18 +4,16 @@ use std::collections::{BTreeSet, HashSet};
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
-use weir_core::node::block::FileBlock;
 use weir_core::proto::audit::Party;
-use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
-use weir_core::proto::{
-    self, Caller, ContentVersion, CopyUse, FsError, PathInTree, SettledExtents,
-};
+use weir_core::proto::peer::{LogRange, PeerOperation, SetXattr};
+use weir_core::proto::{self, Caller, ContentVersion, FsError, PathInTree};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::SetFlags;
 
-use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables, WriteTables};
+use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
+use crate::cluster::extents::WriteTables;
 use crate::cluster::files::FilesState;
 use crate::cluster::keyed::Guard;
 
@@ -124,14 +122,6 @@ pub(in crate::cluster) trait NamesForFiles {
 pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     /// True if there are rules for how files are shared, by path.
     fn has_rules(&self) -> bool;
-    /// Begins an update of an evicted file: its bytes are those of its copy from now on.
-    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError>;
-    /// The block of a file that is open for writing.
-    fn block_of(&self, ino: Ino) -> Option<u32>;
-    /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
-    fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError>;
-    /// How a file uses its copy.
-    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError>;
     /// The number of descriptions of this node that have a file open for writing. A client that has
     /// just made it, and whose description does not say so yet, counts as one.
     fn count_writers(&mut self, ino: Ino) -> u32;
@@ -139,19 +129,10 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn end_stand_in(&mut self, local: Ino) -> bool;
     /// Evicts a file of an instance that has all its extents here.
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
-    /// Has ranges of a file be bytes of its copy alone; returns the number of bytes that become free.
-    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError>;
-    /// Makes a time that was set count for more than earlier writes of the file's writers.
-    fn forget_cell_times(&self, ino: Ino);
     /// Returns true if [`FileSteps::take_gone`] has something to return.
     fn has_gone(&self) -> bool;
-    /// Returns true if a program of this node writes a file.
-    fn has_writers_of(&self, ino: Ino) -> bool;
     /// Returns true if a program of this node has a file open; for callers that check one file.
     fn is_open(&self, ino: Ino) -> bool;
-    /// Returns true if a process of this node writes a file, or if the file has unpublished
-    /// extents.
-    fn is_written(&self, local: Ino) -> bool;
     /// The files that programs of this node have open; for callers that check many files.
     fn open_files(&self) -> HashSet<Ino>;
     /// The programs of this node that write a file.
@@ -165,21 +146,10 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;
     /// Removes an extended attribute.
     fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError>;
-    /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
-    /// when this returns, its record is in the cells, or the write itself will find that it must
-    /// ask.
-    fn revoke_writes(&self, local: Ino);
     /// Sets attributes.
     fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError>;
     /// Sets a file's state of lamination.
     fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError>;
-    /// Cuts a file, or extends it with zeros. The file's home decides if it may be written.
-    fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError>;
-    /// Sets the number of a file's bytes that are stored beside those in its index here.
-    fn set_stored(&mut self, ino: Ino, bytes: u64);
-    /// Sets the tokens of a file, which tell this node's writers if they must ask before they begin
-    /// a record: see [`weir_core::node::block`].
-    fn set_tokens(&self, local: Ino, tokens: u64);
     /// Sets an extended attribute.
     fn set_xattr_here(
         &mut self,
@@ -188,13 +158,6 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
         value: &[u8],
         flags: SetFlags,
     ) -> Result<(), FsError>;
-    /// Settles the extents of a file: what is written later is not part of a copy made now.
-    fn settle_extents(&mut self, ino: Ino) -> Result<SettledExtents, FsError>;
-    /// Makes writers ask for the position of each append. Returns the file's end, with the
-    /// positions that appends have reserved.
-    fn share_appends(&mut self, local: Ino) -> u64;
-    /// The block of a file that programs of this node have open for writing.
-    fn shared_block(&self, ino: Ino) -> Option<&FileBlock>;
     /// Frees one orphan, if no program has it open.
     fn sweep_one(&mut self, ino: Ino);
     /// The files of this server that have ended since the last call.
@@ -219,6 +182,4 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn wake_mounts(&self, ino: Ino);
     /// Watches a file again that had no writer and could not be laminated.
     fn watch_again(&mut self, ino: Ino);
-    /// Returns true if no other program of this node has a file open for writing.
-    fn writes_alone(&self, local: Ino, client: ClientId) -> bool;
 }

@@ -42,7 +42,7 @@ impl<P: Platform> Node<'_, P> {
             .iter()
             .copied()
             .filter(|ino| !held.contains(ino) && !self.files.pinned.contains(ino))
-            .filter(|ino| self.block_of(*ino).is_none())
+            .filter(|ino| !self.writers().has_writers_of(*ino))
             .collect();
         for ino in gone {
             self.free_inode(ino);
@@ -53,9 +53,10 @@ impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn sweep_one(&mut self, ino: Ino) {
         self.take_in(ino);
         if self.files.orphans.contains(&ino)
-            && !(self.files.keeps_orphans || self.files.pinned.contains(&ino))
-            && self.block_of(ino).is_none()
-            && !self.is_open(ino)
+            && !(self.files.keeps_orphans
+                || self.files.pinned.contains(&ino)
+                || self.writers().has_writers_of(ino)
+                || self.is_open(ino))
         {
             self.free_inode(ino);
         }
@@ -63,10 +64,10 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes in everything that the clients of a file wrote and closed.
     pub(in crate::cluster) fn take_in(&mut self, ino: Ino) {
-        if self.block_of(ino).is_some() {
+        if self.writers().has_writers_of(ino) {
             self.take_all_notes();
         }
-        self.harvest(ino);
+        self.writes().harvest(ino);
     }
 
     /// The files that programs of this node have open; for callers that check many files.
@@ -93,7 +94,7 @@ impl<P: Platform> Node<'_, P> {
         if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
             self.platform.remove_special(ino);
         }
-        self.clear_extents(ino);
+        self.writes().clear_extents(ino);
         if self.identity.is_of_several() {
             self.extents.keep_stored(ino, 0);
             self.files.gone.push(ino);

@@ -22,6 +22,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::locate::ExtentMap;
+use crate::cluster::extents::WriteTables;
 use crate::cluster::files::laminate::is_cause;
 use crate::cluster::files::{
     ExtentsForFiles, FileParts, FileSharing, FileSteps, FilesNeeds, NamesForFiles,
@@ -350,7 +351,7 @@ impl<S: FilesNeeds> FileSharing<S> {
 
     /// Handles a change of the policy of a file of this server.
     pub(super) async fn policy_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
-        if self.server.node(|node| node.has_writers_of(ino)) {
+        if self.server.node(|node| node.writers().has_writers_of(ino)) {
             self.server
                 .stand_ins()
                 .add_writer(ino, self.server.rank())

@@ -19,7 +19,8 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::{NameTables, Waits, WriteTables};
+use crate::cluster::abilities::{NameTables, Waits};
+use crate::cluster::extents::WriteTables;
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::{
@@ -98,7 +99,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             if write {
                 self.add_writer(ino, self.server.rank()).await;
             }
-            return self.server.node(|node| node.attr_now(ino));
+            return self.server.node(|node| node.writers().attr_now(ino));
         }
         if let Some(local) = self.server.local(ino) {
             let believed = match write {
@@ -187,7 +188,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         if !leased {
             self.refresh_here(local, attr, false)?;
         }
-        self.server.node(|node| node.attr_now(local))
+        self.server.node(|node| node.writers().attr_now(local))
     }
 
     /// Updates a stand-in to show the home's attributes and this node's unpublished bytes: its last
@@ -197,7 +198,9 @@ impl<S: FilesNeeds> StandInFiles<S> {
         self.server.node(|node| {
             let mut attr = *attr;
             // While a program writes, the block has the size, and the stand-in's is outdated.
-            if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
+            if !node.writers().has_writers_of(local)
+                && (in_flight || node.writers().pending_count(local) > 0)
+            {
                 attr.size = attr.size.max(node.names().attr_of(local)?.size);
             }
             node.refresh(local, &attr, leased)
@@ -217,7 +220,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// a request.
     pub(in crate::cluster) fn attr_for_client(&self, ino: Ino) -> Served<Result<Attr, FsError>> {
         if self.server.has_all_extents() {
-            return Served::Now(self.server.node(|node| node.attr_now(ino)));
+            return Served::Now(self.server.node(|node| node.writers().attr_now(ino)));
         }
         self.later(|this| async move { this.attr_of_home(ino).await })
     }
@@ -256,7 +259,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             if self.server.peers().believe_lease(ino.rank(), asked_ns) && is_newest {
                 self.refresh_here(seen.ino, &attr, true)?;
             }
-            return self.server.node(|node| node.attr_now(seen.ino));
+            return self.server.node(|node| node.writers().attr_now(seen.ino));
         }
         attr.block = 0;
         // This node may have let go of the file meanwhile.
@@ -264,7 +267,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             return Ok(attr);
         };
         if attr.file_type() == FileType::File {
-            let here = self.server.node(|node| node.attr_now(local))?;
+            let here = self.server.node(|node| node.writers().attr_now(local))?;
             attr.ino = local;
             if here.block != 0 || ino.rank() == self.server.rank() {
                 attr.size = attr.size.max(here.size);
@@ -287,7 +290,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         }
         self.server.node(|node| {
             node.known_to_keep().keep_stand_in(ino, local);
-            node.attr_now(local).map(Some)
+            node.writers().attr_now(local).map(Some)
         })
     }
 
@@ -350,7 +353,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     pub(super) fn add_stored(&self, ino: Ino, stored: i64) {
         let now = self.state().published.borrow_mut().add_stored(ino, stored);
         self.note_published(ino);
-        self.server.node(|node| node.set_stored(ino, now));
+        self.server.node(|node| node.writes().set_stored(ino, now));
     }
 
     fn note_published(&self, ino: Ino) {
@@ -510,7 +513,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
             if !self.server.extents().is_in_flight(*ino)
-                && !self.server.node(|node| node.is_written(*ino))
+                && !self.server.node(|node| node.writers().is_written(*ino))
             {
                 self.end_writer(*ino, self.server.rank(), false);
             }
@@ -639,7 +642,9 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// Publishes this node's bytes of a file that no program here writes any more, so that its home
     /// knows the file's size.
     async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
-        let written = self.server.node(|node| node.pending_count(local) > 0);
+        let written = self
+            .server
+            .node(|node| node.writers().pending_count(local) > 0);
         let writers = self.server.node(|node| node.names().attr_of(local))?.block != 0;
         if (written || self.server.extents().is_in_flight(ino)) && !writers {
             self.server.extents().flush(ino).await?;
@@ -728,7 +733,9 @@ impl<S: FilesNeeds> StandInFiles<S> {
         for (ino, size) in self.server.node(|node| node.names().own_sizes()) {
             let published = self.published_size(ino);
             if size < published {
-                let raised = self.server.node(|node| node.raise_to(ino, published, 0));
+                let raised = self
+                    .server
+                    .node(|node| node.writes().raise_to(ino, published, 0));
                 debug_assert!(raised.is_ok(), "{ino:?} is a file");
             } else if size > published && dirty.binary_search(&ino).is_err() {
                 self.state().published.borrow_mut().set_size(ino, size);
@@ -739,7 +746,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// Raises the size of a file of this server, also as other nodes see it.
     fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         self.server
-            .node(|node| node.raise_to(ino, size, mtime_ns))?;
+            .node(|node| node.writes().raise_to(ino, size, mtime_ns))?;
         self.state().published.borrow_mut().raise_size(ino, size);
         Ok(())
     }
@@ -774,7 +781,8 @@ impl<S: FilesNeeds> StandInFiles<S> {
         {
             // A later publish of earlier writes must not set its time.
             self.server.extents().flush(ino).await?;
-            self.server.node(|node| node.forget_cell_times(local));
+            self.server
+                .node(|node| node.writers().forget_cell_times(local));
         }
         let set = proto::SetAttr { ino, ..op };
         self.server.call(ino.rank(), peer::SetAttr { set }).await?;

@@ -52,7 +52,7 @@ impl<'m, P: Platform> Node<'m, P> {
     ) -> Result<RecoveredCounts, RecoverError> {
         self.clock.set(now_ns);
         let clients = state.clients.len();
-        self.take_up_files(state);
+        self.writes().take_up_files(state);
         self.take_up_xattrs(&mut state.xattrs);
         for uid in &state.admitted {
             if let Err(error) = self.admit_user(*uid) {
@@ -60,8 +60,7 @@ impl<'m, P: Platform> Node<'m, P> {
             }
         }
         self.take_up_clients(state, memory)?;
-        self.take_up_cells(state)?;
-        self.repeat_truncations();
+        self.writes().take_up_cells(state)?;
         let mut alive = 0;
         for id in self.clients.ids() {
             let pid = self.clients.get(id).map_or(0, |client| client.pid);
@@ -73,10 +72,9 @@ impl<'m, P: Platform> Node<'m, P> {
                 self.bury(id);
             }
         }
-        self.cut_beyond_ends();
-        self.take_up_published_log(&mut state.published_log);
+        self.writes().cut_beyond_ends();
+        self.extents.take_up_published_log(&mut state.published_log);
         self.take_up_orphans(state);
-        self.announce_changes();
         Ok(RecoveredCounts {
             inodes: state.inodes.len(),
             clients,
@@ -159,16 +157,17 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Ends the writing of a client whose process lives: nothing that it writes from now on counts.
     fn end_writing(&mut self, id: ClientId) {
         self.take_notes(id);
-        self.harvest_client(id);
+        self.writes().harvest_client(id);
         let cells = self.clients.get(id).map(|client| client.cells.clone());
         for cell in cells.unwrap_or_default() {
-            self.detach_cell(cell);
+            self.writes().detach_cell(cell);
         }
     }
 
     fn accounts(&self) -> Accounts {
         let mut accounts = Accounts::default();
-        self.count_bytes(&mut accounts);
+        self.extents
+            .count_bytes(self.identity.rank.0, &mut accounts);
         for (id, client) in self.clients.iter() {
             let leases = client.leases.iter();
             accounts

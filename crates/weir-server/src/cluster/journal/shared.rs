@@ -32,7 +32,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.extents.take_up(&mut state);
         let stand_ins = self.node(|node| node.names.file_stand_ins());
         for (ino, (_, stored)) in &state.published {
-            self.node(|node| node.set_stored(*ino, *stored));
+            self.node(|node| node.writes().set_stored(*ino, *stored));
         }
         self.inner.files.take_up(&mut state, stand_ins, now_ns);
         let dirty = self.extents().dirty();

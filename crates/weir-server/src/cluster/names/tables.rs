@@ -311,8 +311,8 @@ impl<P: Platform> Node<'_, P> {
             ino,
             cookie,
             mode: attr.mode,
-            size: self.size_of(&attr),
-            mtime_ns: self.mtime_of(&attr),
+            size: self.writers().size_of(&attr),
+            mtime_ns: self.writers().mtime_of(&attr),
             name,
         })
     }

@@ -1,15 +1,11 @@
 //! The abilities of a server, and of its tables, that several rooms need.
 
-use weir_core::extent::Run;
 use weir_core::journal::Item;
-use weir_core::names::Attr;
 use weir_core::node::known::KnownNames;
 use weir_core::proto::{FsError, PathInTree};
 use weir_core::types::Ino;
 
-use crate::cluster::abilities::{
-    FindsPaths, InodeNumbers, Journals, NameTables, OwnTables, WriteTables,
-};
+use crate::cluster::abilities::{FindsPaths, InodeNumbers, Journals, NameTables, OwnTables};
 use crate::cluster::node_names::NodeNames;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
@@ -67,30 +63,5 @@ impl<P: Platform> NameTables for Node<'static, P> {
 
     fn known_to_keep(&mut self) -> KnownNames<'static> {
         self.known_to_keep()
-    }
-}
-
-impl<P: Platform> WriteTables for Node<'static, P> {
-    fn attr_now(&self, local: Ino) -> Result<Attr, FsError> {
-        self.attr_now(local)
-    }
-
-    fn raise_to(&mut self, local: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
-        self.raise_to(local, size, mtime_ns)
-    }
-
-    fn pending_count(&self, local: Ino) -> usize {
-        self.pending_count(local)
-    }
-
-    fn pending_runs(
-        &mut self,
-        local: Ino,
-        from: u64,
-        to: u64,
-        max: usize,
-        out: &mut Vec<Run>,
-    ) -> u64 {
-        self.pending_runs(local, from, to, max, out)
     }
 }

@@ -1,14 +1,13 @@
 //! For published extents: files that nodes hold, and this server's own tables.
 
-use weir_core::extent::Run;
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
-use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Allocate, Attached, FsError, Located};
+use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
 
-use crate::cluster::extents::pending::Pending;
-use crate::cluster::extents::{ExtentSteps, ExtentsNeeds, ExtentsState, PublishedExtents};
+use crate::cluster::extents::{
+    ExtentSteps, ExtentsNeeds, ExtentsState, NodeWriters, NodeWrites, PublishedExtents, WriteTables,
+};
 use crate::cluster::files::FileParts;
 use crate::cluster::net::LogBytes;
 use crate::cluster::Cluster;
@@ -71,44 +70,20 @@ impl<P: Platform> ExtentsNeeds for Cluster<P> {
     }
 }
 
-impl<P: Platform> ExtentSteps for Node<'static, P> {
-    fn attr_of(&self, local: Ino) -> Result<Attr, FsError> {
-        self.names.attr_of(local)
+impl<P: Platform> WriteTables for Node<'static, P> {
+    type Platform = P;
+
+    fn writers(&self) -> NodeWriters<'_, 'static> {
+        self.writers()
     }
 
+    fn writes(&mut self) -> NodeWrites<'_, 'static, P> {
+        self.writes()
+    }
+}
+
+impl<P: Platform> ExtentSteps for Node<'static, P> {
     fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError> {
         self.attach_client(id, local)
-    }
-
-    fn unpublished(&mut self) -> Vec<Ino> {
-        self.unpublished()
-    }
-
-    fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
-        self.take_pending(local)
-    }
-
-    fn file_slabs_of(&self, runs: &[Run]) -> Vec<u32> {
-        self.file_slabs_of(runs)
-    }
-
-    fn file_slabs(&mut self, local: Ino) -> Result<Vec<u32>, FsError> {
-        self.file_slabs(local)
-    }
-
-    fn touch_generation(&mut self, local: Ino) {
-        let _ = self.names.bump_index_generation(local);
-    }
-
-    fn free_bytes(&mut self, range: &LogRange) {
-        self.free_bytes(range);
-    }
-
-    fn locate_range(&mut self, local: Ino, offset: u64, length: u64) -> Result<Located, FsError> {
-        self.locate_range(local, offset, length)
-    }
-
-    fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
-        self.allocate_range(op)
     }
 }

@@ -4,12 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
-use weir_core::node::block::FileBlock;
 use weir_core::proto::audit::Party;
-use weir_core::proto::peer::{self, LogRange, PeerOperation, SetXattr};
-use weir_core::proto::{
-    self, Caller, ContentVersion, CopyUse, FsError, PathInTree, SettledExtents,
-};
+use weir_core::proto::peer::{LogRange, PeerOperation, SetXattr};
+use weir_core::proto::{self, Caller, ContentVersion, FsError, PathInTree};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::SetFlags;
 
@@ -169,22 +166,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.files.has_rules()
     }
 
-    fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
-        self.begin_update(ino)
-    }
-
-    fn block_of(&self, ino: Ino) -> Option<u32> {
-        self.block_of(ino)
-    }
-
-    fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.check_size(ino, size)
-    }
-
-    fn copy_use(&self, ino: Ino) -> Result<CopyUse, FsError> {
-        self.copy_use(ino)
-    }
-
     fn count_writers(&mut self, ino: Ino) -> u32 {
         self.count_writers(ino)
     }
@@ -197,28 +178,12 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.evict(ino, version)
     }
 
-    fn evict_ranges(&mut self, op: &peer::EvictRanges) -> Result<u64, FsError> {
-        self.evict_ranges(op)
-    }
-
-    fn forget_cell_times(&self, ino: Ino) {
-        self.forget_cell_times(ino);
-    }
-
     fn has_gone(&self) -> bool {
         self.has_gone()
     }
 
-    fn has_writers_of(&self, ino: Ino) -> bool {
-        self.has_writers_of(ino)
-    }
-
     fn is_open(&self, ino: Ino) -> bool {
         self.is_open(ino)
-    }
-
-    fn is_written(&self, local: Ino) -> bool {
-        self.is_written(local)
     }
 
     fn open_files(&self) -> HashSet<Ino> {
@@ -245,28 +210,12 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.remove_xattr_here(ino, name)
     }
 
-    fn revoke_writes(&self, local: Ino) {
-        self.revoke_writes(local);
-    }
-
     fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
         self.set_attributes(op)
     }
 
     fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
         self.set_lamination(ino, is)
-    }
-
-    fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.set_size(ino, size)
-    }
-
-    fn set_stored(&mut self, ino: Ino, bytes: u64) {
-        self.set_stored(ino, bytes);
-    }
-
-    fn set_tokens(&self, local: Ino, tokens: u64) {
-        self.set_tokens(local, tokens);
     }
 
     fn set_xattr_here(
@@ -277,18 +226,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         flags: SetFlags,
     ) -> Result<(), FsError> {
         self.set_xattr_here(ino, name, value, flags)
-    }
-
-    fn settle_extents(&mut self, ino: Ino) -> Result<SettledExtents, FsError> {
-        self.settle_extents(ino)
-    }
-
-    fn share_appends(&mut self, local: Ino) -> u64 {
-        self.share_appends(local)
-    }
-
-    fn shared_block(&self, ino: Ino) -> Option<&FileBlock> {
-        self.shared_block(ino)
     }
 
     fn sweep_one(&mut self, ino: Ino) {
@@ -329,9 +266,5 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn watch_again(&mut self, ino: Ino) {
         self.watch_again(ino);
-    }
-
-    fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
-        self.writes_alone(local, client)
     }
 }

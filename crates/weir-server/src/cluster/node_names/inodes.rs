@@ -1,6 +1,7 @@
 //! The inodes of this server, and the stand-ins of others: what they are, and changes of one
 //! attribute.
 
+use weir_core::extent::MAX_OFFSET;
 use weir_core::names::{Attr, FileType, Lamination, Policy, SetAttr};
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
@@ -57,6 +58,17 @@ impl NodeNames<'_> {
         }
     }
 
+    /// Checks that a file may be cut or extended to this size (`ReadOnly`, `Evicted`, `TooBig`).
+    pub(in crate::cluster) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let attr = self.writable(ino)?;
+        match size > MAX_OFFSET {
+            true => Err(FsError::TooBig),
+            // Its bytes are not here.
+            false if attr.evicted && size > 0 => Err(FsError::Evicted),
+            false => Ok(()),
+        }
+    }
+
     pub(in crate::cluster) fn set_policy(
         &mut self,
         ino: Ino,
@@ -108,14 +120,10 @@ impl NodeNames<'_> {
         self.shard.setattr(ino, &set).map(drop).map_err(refusal)
     }
 
-    pub(in crate::cluster) fn fold_mtime(&mut self, ino: Ino, mtime_ns: u64) {
+    pub(in crate::cluster) fn fold_mtime(&mut self, ino: Ino, mtime_ns: i64) {
         let Ok(attr) = self.shard.attr(ino) else {
             return;
         };
-        // Not later than now, even if the cell says so.
-        let mtime_ns = i64::try_from(mtime_ns)
-            .unwrap_or(i64::MAX)
-            .min(self.now_ns());
         if mtime_ns > attr.mtime_ns {
             let set = SetAttr {
                 mtime_ns: Some(mtime_ns),

@@ -43,7 +43,7 @@ impl<'m> NodeNames<'m> {
 
 impl NodeNames<'_> {
     /// The time of the current call, ns since 1970.
-    fn now_ns(&self) -> i64 {
+    pub(in crate::cluster) fn now_ns(&self) -> i64 {
         self.clock.now_ns()
     }
 

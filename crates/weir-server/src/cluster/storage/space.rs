@@ -154,14 +154,14 @@ impl<P: Platform> Node<'_, P> {
     /// Does everything that may free space.
     fn reclaim(&mut self) {
         self.take_all_notes();
-        self.harvest_all();
+        self.writes().harvest_all();
         self.sweep();
     }
 
     /// Ends the lease of a segment that a client no longer writes into.
     pub(in crate::cluster) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
         // A record in the segment may be in a cell only.
-        self.harvest_client(id);
+        self.writes().harvest_client(id);
         let held = self
             .clients
             .get_mut(id)

@@ -7,7 +7,8 @@ use weir_core::types::Ino;
 
 use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::extents::publish::bytes_of;
-use crate::cluster::files::{ExtentsForFiles, FileParts, FileSteps, FilesNeeds, Truncation};
+use crate::cluster::extents::WriteTables;
+use crate::cluster::files::{ExtentsForFiles, FileParts, FilesNeeds, Truncation};
 
 impl<S: FilesNeeds> Truncation<S> {
     pub(in crate::cluster) fn truncate_for_client(
@@ -17,8 +18,8 @@ impl<S: FilesNeeds> Truncation<S> {
     ) -> Served<Result<(), FsError>> {
         if self.server.has_all_extents() {
             return Served::Now(self.server.node(|node| {
-                node.check_size(ino, size)?;
-                node.set_size(ino, size)
+                node.names().check_size(ino, size)?;
+                node.writes().set_size(ino, size)
             }));
         }
         self.later(|this| async move { this.ask_to_truncate(ino, size).await })
@@ -132,7 +133,8 @@ impl<S: FilesNeeds> Truncation<S> {
         // make the file longer.
         let extents = self.server.extents();
         let _sent = extents.hold_publishing(ino).await?;
-        self.server.node(|node| node.check_size(ino, size))?;
+        self.server
+            .node(|node| node.names().check_size(ino, size))?;
         // A publish that could not be sent is not sent later.
         let old = self.note_published_end(ino, 0);
         // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
@@ -204,7 +206,7 @@ impl<S: FilesNeeds> Truncation<S> {
     }
 
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.server.node(|node| node.set_size(ino, size))?;
+        self.server.node(|node| node.writes().set_size(ino, size))?;
         {
             let mut published = self.state().published.borrow_mut();
             let old = published.set_size(ino, size);
@@ -243,7 +245,8 @@ impl<S: FilesNeeds> Truncation<S> {
         let end = self.server.extents().end_in_flight(ino);
         self.server.extents().cut_in_flight(ino, size);
         if let Some(local) = self.server.local(ino) {
-            self.server.node(|node| node.set_size(local, size))?;
+            self.server
+                .node(|node| node.writes().set_size(local, size))?;
         }
         self.server.stand_ins().recall_here(ino);
         Ok(end)

@@ -11,9 +11,8 @@ use weir_core::types::{Ino, Rank};
 use super::share::Share;
 use super::Grant;
 use crate::cluster::abilities::NameTables;
-use crate::cluster::files::{
-    ExtentsForFiles, FileParts, FileSteps, FileTokens, FilesNeeds, AWAITED_NS,
-};
+use crate::cluster::extents::WriteTables;
+use crate::cluster::files::{ExtentsForFiles, FileParts, FileTokens, FilesNeeds, AWAITED_NS};
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
 
@@ -162,7 +161,7 @@ impl<S: FilesNeeds> FileTokens<S> {
     pub(in crate::cluster::files) fn others_write(&self, from: Rank, ino: Ino) -> bool {
         let holders = self.token_holders(ino, from, None);
         let writes = |rank: &Rank| {
-            *rank != self.server.rank() || self.server.node(|node| node.is_written(ino))
+            *rank != self.server.rank() || self.server.node(|node| node.writers().is_written(ino))
         };
         holders.iter().any(writes)
     }

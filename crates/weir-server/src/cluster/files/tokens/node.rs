@@ -10,7 +10,8 @@ use weir_core::types::Ino;
 use super::share::Share;
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::PublishCause;
-use crate::cluster::files::{ExtentsForFiles, FileSteps, FileTokens, FilesNeeds};
+use crate::cluster::extents::WriteTables;
+use crate::cluster::files::{ExtentsForFiles, FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
 
 /// The factor by which a request exceeds the record's wish, by the number of times that the token
@@ -89,7 +90,7 @@ impl<S: FilesNeeds> FileTokens<S> {
             // The token held when the home granted it, which is enough for a write that checks
             // again.
             drop(tokens);
-            self.server.node(|node| node.revoke_writes(local));
+            self.server.node(|node| node.writes().revoke_writes(local));
         }
         Ok(granted.unwrap_or(Claim::range(0, MAX_OFFSET)))
     }
@@ -154,7 +155,8 @@ impl<S: FilesNeeds> FileTokens<S> {
             Some(Share::Whole) => HELD,
             _ => ASK,
         };
-        self.server.node(|node| node.set_tokens(local, word));
+        self.server
+            .node(|node| node.writers().set_tokens(local, word));
     }
 
     /// Gives up this node's token of a file: it writes nothing more without asking.
@@ -172,7 +174,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         };
         self.server.node(|node| {
             if node.names().attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
-                node.revoke_writes(local);
+                node.writes().revoke_writes(local);
             }
         });
     }
@@ -206,7 +208,10 @@ impl<S: FilesNeeds> FileTokens<S> {
         let (Some(local), Caller::Client(id), true) = (self.server.local(ino), from, held) else {
             return self.server.extents().flush(ino).await;
         };
-        if !self.server.node(|node| node.writes_alone(local, id)) {
+        if !self
+            .server
+            .node(|node| node.writers().writes_alone(local, id))
+        {
             return self.server.extents().flush(ino).await;
         }
         // No token is requested meanwhile: the home would take it for the one that ends.
