@@ -48,14 +48,8 @@ impl<P: Platform> PeersNeeds for ServerOfSessions<P> {
     }
 
     fn doubt(&self, home: Rank) {
-        let Some(server) = self.server() else {
-            return;
-        };
-        server.names().forget_known(home);
-        server.appends().reserve_no_more(home);
-        for ino in server.stand_ins().stand_ins_of(home) {
-            server.stand_ins().recall_here(ino);
-            server.tokens().give_up_token(ino);
+        if let Some(server) = self.server() {
+            server.doubt(home);
         }
     }
 
@@ -113,14 +107,22 @@ impl<P: Platform> Cluster<P> {
         self.peers().end_sessions(rank);
         self.names().drop_names_of(rank);
         self.ends().forget_holder(rank);
-        self.names().forget_known(rank);
         self.locks().drop_locks_of(rank);
-        self.appends().reserve_no_more(rank);
         // Its session has ended, and with it the leases that it granted to this server.
+        self.doubt(rank);
         for ino in self.stand_ins().stand_ins_of(rank) {
+            self.truncation().forget_cuts(ino);
+        }
+    }
+
+    /// Stops believing what this server knows of the names and files of another one, which may no
+    /// longer tell it of changes.
+    fn doubt(&self, home: Rank) {
+        self.names().forget_known(home);
+        self.appends().reserve_no_more(home);
+        for ino in self.stand_ins().stand_ins_of(home) {
             self.stand_ins().recall_here(ino);
             self.tokens().give_up_token(ino);
-            self.truncation().forget_cuts(ino);
         }
     }
 
