@@ -323,7 +323,7 @@ impl<P: Platform> Cluster<P> {
         self.stand_ins().has_stand_ins()
             || self.locks().has_locks_elsewhere()
             || self.reads().has_missing()
-            || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
+            || self.node(|node| node.files.has_work_to_come())
             || publishes && self.node(|node| node.extents.has_writers())
     }
 

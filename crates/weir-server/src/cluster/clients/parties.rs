@@ -25,7 +25,7 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn parties_attached(&self) -> Vec<Party> {
         let clients = self.clients.iter();
         let connected = clients.filter(|(id, client)| {
-            let idles = || !self.files.descriptions().has_open(&self.open, *id);
+            let idles = || !self.opened().has_open(*id);
             client.connected && !client.ghost && !(self.is_mount(*id) && idles())
         });
         let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();

@@ -23,7 +23,7 @@ impl<P: Platform> Node<'_, P> {
         ino: Ino,
     ) -> Result<Attached, FsError> {
         let attr = self.names.writable(ino)?;
-        self.watch(&attr);
+        self.files.watch(&attr);
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
         }

@@ -6,12 +6,13 @@
 //! of this machine, or be killed; so awaited entries are checked from time to time.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{fence, Ordering};
 
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::proto::FsError;
 use weir_core::types::{ClientId, Ino};
 
+use crate::cluster::files::OpenFileTables;
 use crate::cluster::slots::Slots;
 use crate::node::{Node, OpenRegion, Platform, Table};
 
@@ -63,44 +64,8 @@ impl OfdTable {
         *self.batches.get(index / BATCH)?
     }
 
-    /// A description that a client uses. `None` if it may not, or if there is none.
-    pub(in crate::cluster) fn used_by<'a>(
-        &self,
-        from: ClientId,
-        index: u32,
-        open: &'a OpenRegion<'_>,
-    ) -> Option<&'a Ofd> {
-        // Check first that the entry is lent: otherwise there may be no memory behind it.
-        if !self.is_lent(index) {
-            return None;
-        }
-        let ofd = open.ofds.get(index as usize)?;
-        (self.owner(index) == Some(from) || is_shared(ofd)).then_some(ofd)
-    }
-
-    /// Returns true if a client has a file or a directory open.
-    pub(in crate::cluster) fn has_open(&self, open: &OpenRegion<'_>, id: ClientId) -> bool {
-        let batches = self.batches_of(Some(id)).into_iter();
-        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
-        entries.any(|index| {
-            let ofd = open.ofds.get(index as usize);
-            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
-        })
-    }
-
-    /// The lent descriptions that are open on a file or a directory, with its inode.
-    pub(in crate::cluster) fn opened<'a>(
-        &'a self,
-        open: &'a OpenRegion<'_>,
-    ) -> impl Iterator<Item = (Ino, &'a Ofd)> + 'a {
-        self.entries()
-            .filter_map(|index| open.ofds.get(index as usize))
-            .map(|ofd| (Ino(ofd.ino.load(Ordering::SeqCst)), ofd))
-            .filter(|(ino, _)| *ino != Ino::NONE)
-    }
-
     /// Returns true if descriptions may end without a client's message.
-    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
+    pub(super) fn awaits_closing(&self) -> bool {
         !self.closing.is_empty() || self.batches.iter().any(|(_, owner)| owner.is_none())
     }
 
@@ -110,6 +75,73 @@ impl OfdTable {
             .filter(|(_, of)| **of == owner)
             .map(|(batch, _)| batch)
             .collect()
+    }
+}
+
+/// The descriptions of this node, to look at: the table, and the entries in shared memory.
+#[derive(Clone, Copy)]
+pub(in crate::cluster) struct OpenDescriptions<'a, 'm> {
+    table: &'a OfdTable,
+    open: &'a OpenRegion<'m>,
+}
+
+impl<'a, 'm> OpenDescriptions<'a, 'm> {
+    /// A description that a client uses. `None` if it may not, or if there is none.
+    pub(in crate::cluster) fn used_by(self, from: ClientId, index: u32) -> Option<&'m Ofd> {
+        // Check first that the entry is lent: otherwise there may be no memory behind it.
+        if !self.table.is_lent(index) {
+            return None;
+        }
+        let ofd = self.open.ofds.get(index as usize)?;
+        (self.table.owner(index) == Some(from) || is_shared(ofd)).then_some(ofd)
+    }
+
+    /// Returns true if a client has a file or a directory open.
+    pub(in crate::cluster) fn has_open(self, id: ClientId) -> bool {
+        let batches = self.table.batches_of(Some(id)).into_iter();
+        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
+        entries.any(|index| {
+            let ofd = self.open.ofds.get(index as usize);
+            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
+        })
+    }
+
+    /// The lent descriptions that are open on a file or a directory, with its inode.
+    pub(super) fn opened(self) -> impl Iterator<Item = (Ino, &'m Ofd)> + 'a {
+        self.table
+            .entries()
+            .filter_map(move |index| self.open.ofds.get(index as usize))
+            .map(|ofd| (Ino(ofd.ino.load(Ordering::SeqCst)), ofd))
+            .filter(|(ino, _)| *ino != Ino::NONE)
+    }
+
+    /// The inodes in all lent descriptions.
+    pub(super) fn inodes(self) -> impl Iterator<Item = Ino> + 'a {
+        fence(Ordering::SeqCst);
+        self.opened().map(|(ino, _)| ino)
+    }
+
+    /// The files that programs of this node have open; for callers that check many files.
+    pub(super) fn open_files(self) -> HashSet<Ino> {
+        self.inodes().collect()
+    }
+
+    /// Returns true if a program of this node has a file open; for callers that check one file.
+    pub(super) fn is_open(self, ino: Ino) -> bool {
+        self.inodes().any(|opened| opened == ino)
+    }
+}
+
+impl OpenFileTables {
+    /// The open file descriptions, to look at.
+    pub(in crate::cluster) fn opened<'a, 'm>(
+        &'a self,
+        open: &'a OpenRegion<'m>,
+    ) -> OpenDescriptions<'a, 'm> {
+        OpenDescriptions {
+            table: &self.ofds,
+            open,
+        }
     }
 }
 
@@ -244,6 +276,11 @@ impl<P: Platform> Descriptions<'_, '_, P> {
 }
 
 impl<'m, P: Platform> Node<'m, P> {
+    /// The descriptions, to look at.
+    pub(in crate::cluster) fn opened(&self) -> OpenDescriptions<'_, 'm> {
+        self.files.opened(&self.open)
+    }
+
     /// The descriptions, to change them.
     pub(in crate::cluster) fn descriptions(&mut self) -> Descriptions<'_, 'm, P> {
         Descriptions {
@@ -263,14 +300,9 @@ impl<'m, P: Platform> Node<'m, P> {
         noted != NoteClosed::Unknown
     }
 
-    /// Returns true if descriptions may end without a client's message.
-    pub(in crate::cluster) fn awaits_closing(&self) -> bool {
-        self.files.ofds.awaits_closing()
-    }
-
     /// Frees the entries whose last client did not say that it closed them.
     pub(in crate::cluster) fn look_at_descriptions(&mut self) {
-        if self.awaits_closing() {
+        if self.files.ofds.awaits_closing() {
             self.descriptions().check_ownerless();
             self.drop_dead_locks();
             self.sweep();

@@ -54,7 +54,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         if written.is_empty() && old.is_empty() {
             return;
         }
-        let open = self.server.node(|node| node.open_files());
+        let open = self.server.node(|node| node.opened().open_files());
         self.server.stand_ins().end_own_writers(&written, &open);
         let unopened = old.into_iter().filter(|(_, local)| !open.contains(local));
         let unopened: Vec<(Ino, Ino)> = unopened.collect();
@@ -64,7 +64,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         for (ino, local) in &unopened {
             self.hide(*ino, *local);
         }
-        let open = self.server.node(|node| node.open_files());
+        let open = self.server.node(|node| node.opened().open_files());
         let mut left: BTreeMap<Rank, Vec<Ino>> = BTreeMap::new();
         for (ino, local) in unopened {
             if !open.contains(&local) && self.ends_unopened(ino) {
@@ -200,7 +200,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             return;
         };
         self.hide(ino, local);
-        if self.server.node(|node| node.is_open(local)) || !self.end_stand_in(ino) {
+        if self.server.node(|node| node.opened().is_open(local)) || !self.end_stand_in(ino) {
             self.show_again(ino, local);
             return;
         }
@@ -260,7 +260,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             node.names().recall_named(local, false);
             node.take_in(local);
         });
-        if self.server.node(|node| node.is_open(local)) {
+        if self.server.node(|node| node.opened().is_open(local)) {
             return;
         }
         if empty
@@ -360,7 +360,7 @@ impl<S: FilesNeeds> FileEnds<S> {
     }
 
     pub(in crate::cluster) fn erase_gone_soon(&self) {
-        if self.server.node(|node| node.has_gone()) {
+        if self.server.node(|node| node.files().has_gone()) {
             let this = self.clone();
             self.server
                 .peers()
@@ -370,7 +370,7 @@ impl<S: FilesNeeds> FileEnds<S> {
 
     /// Erases the rest of files of this server that have ended.
     pub(in crate::cluster) async fn erase_gone(&self) {
-        let gone = self.server.node(FileSteps::take_gone);
+        let gone = self.server.node(|node| node.files().take_gone());
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 

@@ -80,7 +80,7 @@ impl<S: FilesNeeds> Eviction<S> {
     ) -> Result<bool, FsError> {
         if self
             .server
-            .node(|node| node.is_open(ino) || node.count_writers(ino) > 0)
+            .node(|node| node.opened().is_open(ino) || node.count_writers(ino) > 0)
         {
             return Ok(false);
         }
@@ -138,7 +138,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// True if no program has a file open or writes it, and it is this version.
     fn is_unused_version(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
-        let is_used = self.is_open(ino) || self.count_writers(ino) > 0;
+        let is_used = self.opened().is_open(ino) || self.count_writers(ino) > 0;
         self.writes().harvest(ino);
         Ok(!is_used && version_of(&self.writers().attr_now(ino)?) == *version)
     }

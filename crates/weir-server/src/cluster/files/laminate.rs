@@ -4,13 +4,15 @@
 //! laminated; the server marks it laminated and then checks the descriptions. So one of the two
 //! sees the other, and no write comes after a lamination.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::{fence, Ordering};
 
 use weir_core::names::{Attr, LaminateOn, Lamination, SetAttr};
+use weir_core::node::ofd::Ofd;
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::Ino;
 
+use crate::cluster::files::descriptions::OpenDescriptions;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 
@@ -27,6 +29,21 @@ pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
     }
 }
 
+impl<'a> OpenDescriptions<'a, '_> {
+    /// The files of the descriptions that are open for writing.
+    fn written(self) -> impl Iterator<Item = Ino> + 'a {
+        let writes = |ofd: &Ofd| ofd.flags.load(Ordering::Acquire) & WRITES != 0;
+        self.opened()
+            .filter_map(move |(ino, ofd)| writes(ofd).then_some(ino))
+    }
+
+    /// The number of descriptions that have a file open for writing.
+    fn count_writers(self, ino: Ino) -> u32 {
+        let writers = self.written().filter(|written| *written == ino);
+        u32::try_from(writers.count()).unwrap_or(u32::MAX)
+    }
+}
+
 impl<P: Platform> Node<'_, P> {
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
@@ -34,7 +51,7 @@ impl<P: Platform> Node<'_, P> {
         self.take_all_notes();
         self.set_lamination(ino, Lamination::Sealing)?;
         fence(Ordering::SeqCst);
-        let writers = self.writer_counts().get(&ino).copied().unwrap_or(0);
+        let writers = self.opened().count_writers(ino);
         if writers > 0 {
             self.set_lamination(ino, Lamination::Due)?;
         } else {
@@ -48,18 +65,7 @@ impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn count_writers(&mut self, ino: Ino) -> u32 {
         self.take_all_notes();
         let attached = u32::from(self.writers().has_writers_of(ino));
-        self.writer_counts().get(&ino).copied().unwrap_or(attached)
-    }
-
-    /// For each file, the number of descriptions of this node that are open for writing.
-    fn writer_counts(&self) -> HashMap<Ino, u32> {
-        let mut writers = HashMap::new();
-        for (ino, ofd) in self.files.ofds.opened(&self.open) {
-            if ofd.flags.load(Ordering::Acquire) & WRITES != 0 {
-                *writers.entry(ino).or_default() += 1;
-            }
-        }
-        writers
+        self.opened().count_writers(ino).max(attached)
     }
 
     pub(in crate::cluster) fn set_lamination(
@@ -79,23 +85,11 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    /// Watches a file that is laminated at the end of its last description: that may come with the
-    /// end of a process, too.
-    pub(in crate::cluster) fn watch(&mut self, attr: &Attr) {
-        if attr.policy.laminate_on == LaminateOn::Close {
-            self.files.watched.insert(attr.ino);
-        }
-    }
-
     /// Watches a file again that had no writer and could not be laminated.
     pub(in crate::cluster) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
             self.files.watched.insert(ino);
         }
-    }
-
-    pub(in crate::cluster) fn is_watching(&self) -> bool {
-        !self.files.watched.is_empty()
     }
 
     /// Takes the watched files that no program has open for writing any more. A client that has
@@ -104,9 +98,9 @@ impl<P: Platform> Node<'_, P> {
         if self.files.watched.is_empty() {
             return Vec::new();
         }
-        let writers = self.writer_counts();
+        let written: HashSet<Ino> = self.opened().written().collect();
         let is_unwritten =
-            |ino: &Ino| !writers.contains_key(ino) && !self.writers().has_writers_of(*ino);
+            |ino: &Ino| !written.contains(ino) && !self.writers().has_writers_of(*ino);
         let all: Vec<Ino> = self
             .files
             .watched

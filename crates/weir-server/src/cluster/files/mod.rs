@@ -31,7 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use weir_core::journal;
-use weir_core::names::Policy;
+use weir_core::names::{Attr, LaminateOn, Policy};
 use weir_core::node::ofd::BATCH;
 use weir_core::proto::audit::Finding;
 use weir_core::types::{ClientId, Ino, Rank};
@@ -109,11 +109,6 @@ impl OpenFileTables {
         }
     }
 
-    /// The open file descriptions.
-    pub(in crate::cluster) fn descriptions(&self) -> &descriptions::OfdTable {
-        &self.ofds
-    }
-
     /// Forgets all descriptions: another region is open, in which nothing is lent.
     pub(in crate::cluster) fn reopen(&mut self, open: &OpenRegion<'_>) {
         self.ofds = descriptions::OfdTable::new(open.ofds.len() / BATCH as usize);
@@ -137,6 +132,34 @@ impl OpenFileTables {
     /// Notes that an inode has a name: it may be the first one of a file that was made without one.
     pub(in crate::cluster) fn drop_orphan(&mut self, ino: Ino) {
         self.orphans.remove(&ino);
+    }
+
+    /// Keeps a file of this server while other nodes have it open.
+    fn pin(&mut self, ino: Ino) {
+        self.pinned.insert(ino);
+    }
+
+    /// Returns true if files may end, or are to be laminated, without a message of a client.
+    pub(in crate::cluster) fn has_work_to_come(&self) -> bool {
+        self.has_gone() || !self.watched.is_empty() || self.ofds.awaits_closing()
+    }
+
+    /// Returns true if files of this server have ended since [`OpenFileTables::take_gone`].
+    fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// The files of this server that have ended since the last call.
+    fn take_gone(&mut self) -> Vec<Ino> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Watches a file that is laminated at the end of its last description: that may come with the
+    /// end of a process, too.
+    pub(in crate::cluster) fn watch(&mut self, attr: &Attr) {
+        if attr.policy.laminate_on == LaminateOn::Close {
+            self.watched.insert(attr.ino);
+        }
     }
 
     /// Drops the values of extended attributes that a client that is gone left unfinished.

@@ -1,6 +1,6 @@
 //! The rest of the server, as far as files concern it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
@@ -14,7 +14,8 @@ use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::FilesState;
+use crate::cluster::files::descriptions::OpenDescriptions;
+use crate::cluster::files::{FilesState, OpenFileTables};
 use crate::cluster::keyed::Guard;
 
 /// The rest of the server, as far as files concern it.
@@ -120,8 +121,10 @@ pub(in crate::cluster) trait NamesForFiles {
 /// This server's own tables, as far as files use them. Programs see a change of several tables as
 /// one change. Files have their numbers of this server's table.
 pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
-    /// True if there are rules for how files are shared, by path.
-    fn has_rules(&self) -> bool;
+    /// The tables of this room.
+    fn files(&mut self) -> &mut OpenFileTables;
+    /// The open file descriptions, to look at.
+    fn opened(&self) -> OpenDescriptions<'_, 'static>;
     /// The number of descriptions of this node that have a file open for writing. A client that has
     /// just made it, and whose description does not say so yet, counts as one.
     fn count_writers(&mut self, ino: Ino) -> u32;
@@ -129,18 +132,10 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn end_stand_in(&mut self, local: Ino) -> bool;
     /// Evicts a file of an instance that has all its extents here.
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
-    /// Returns true if [`FileSteps::take_gone`] has something to return.
-    fn has_gone(&self) -> bool;
-    /// Returns true if a program of this node has a file open; for callers that check one file.
-    fn is_open(&self, ino: Ino) -> bool;
-    /// The files that programs of this node have open; for callers that check many files.
-    fn open_files(&self) -> HashSet<Ino>;
     /// The programs of this node that write a file.
     fn parties_writing(&self, ino: Ino) -> Vec<Party>;
     /// Describes a client, for people.
     fn party(&self, id: ClientId) -> Party;
-    /// Keeps a file of this server while other nodes have it open.
-    fn pin(&mut self, ino: Ino);
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;
@@ -160,8 +155,6 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     ) -> Result<(), FsError>;
     /// Frees one orphan, if no program has it open.
     fn sweep_one(&mut self, ino: Ino);
-    /// The files of this server that have ended since the last call.
-    fn take_gone(&mut self) -> Vec<Ino>;
     /// Takes in everything that the clients of a file wrote and closed.
     fn take_in(&mut self, ino: Ino);
     /// Takes the watched files that no program has open for writing any more. A client that has

@@ -6,7 +6,6 @@
 //! when there is time, when there are many orphans, and when it needs room.
 
 use std::collections::HashSet;
-use std::sync::atomic::{fence, Ordering};
 
 use weir_core::journal::State;
 use weir_core::names::{FileType, Lamination};
@@ -34,6 +33,7 @@ impl<P: Platform> Node<'_, P> {
         }
         let held: HashSet<Ino> = self
             .opened()
+            .inodes()
             .filter(|ino| self.files.orphans.contains(ino))
             .collect();
         let gone: Vec<Ino> = self
@@ -56,7 +56,7 @@ impl<P: Platform> Node<'_, P> {
             && !(self.files.keeps_orphans
                 || self.files.pinned.contains(&ino)
                 || self.writers().has_writers_of(ino)
-                || self.is_open(ino))
+                || self.opened().is_open(ino))
         {
             self.free_inode(ino);
         }
@@ -68,22 +68,6 @@ impl<P: Platform> Node<'_, P> {
             self.take_all_notes();
         }
         self.writes().harvest(ino);
-    }
-
-    /// The files that programs of this node have open; for callers that check many files.
-    pub(in crate::cluster) fn open_files(&self) -> HashSet<Ino> {
-        self.opened().collect()
-    }
-
-    /// Returns true if a program of this node has a file open; for callers that check one file.
-    pub(in crate::cluster) fn is_open(&self, ino: Ino) -> bool {
-        self.opened().any(|opened| opened == ino)
-    }
-
-    /// The inodes in all lent descriptions.
-    fn opened(&self) -> impl Iterator<Item = Ino> + '_ {
-        fence(Ordering::SeqCst);
-        self.files.ofds.opened(&self.open).map(|(ino, _)| ino)
     }
 
     fn free_inode(&mut self, ino: Ino) {
@@ -104,11 +88,6 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Keeps a file of this server while other nodes have it open.
-    pub(in crate::cluster) fn pin(&mut self, ino: Ino) {
-        self.files.pinned.insert(ino);
-    }
-
     pub(in crate::cluster) fn unpin(&mut self, ino: Ino) {
         self.files.pinned.remove(&ino);
         if self.files.orphans.contains(&ino) {
@@ -121,16 +100,6 @@ impl<P: Platform> Node<'_, P> {
     pub(in crate::cluster) fn keep_orphans_no_more(&mut self) {
         self.files.keeps_orphans = false;
         self.sweep();
-    }
-
-    /// Returns true if [`Node::take_gone`] has something to return.
-    pub(in crate::cluster) fn has_gone(&self) -> bool {
-        !self.files.gone.is_empty()
-    }
-
-    /// The files of this server that have ended since the last call.
-    pub(in crate::cluster) fn take_gone(&mut self) -> Vec<Ino> {
-        std::mem::take(&mut self.files.gone)
     }
 
     /// Restores the unnamed files, and the files that are to be laminated.

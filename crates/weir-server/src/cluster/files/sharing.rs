@@ -328,7 +328,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, FsError> {
-        if !self.server.node(|node| node.has_rules()) {
+        if !self.server.node(|node| node.files().has_rules()) {
             return Ok(None);
         }
         let now_ns = self.server.peers().now_ns();

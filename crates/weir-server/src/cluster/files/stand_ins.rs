@@ -537,7 +537,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             return;
         }
         self.state().holders.borrow_mut().add_holder(ino, holder);
-        self.server.node(|node| node.pin(ino));
+        self.server.node(|node| node.files().pin(ino));
     }
 
     /// The files of this server that another server holds.

@@ -1,6 +1,6 @@
 //! For files: published extents, names, and this server's own tables.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, Lamination};
@@ -13,7 +13,10 @@ use weir_core::xattr::SetFlags;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
-use crate::cluster::files::{ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles};
+use crate::cluster::files::descriptions::OpenDescriptions;
+use crate::cluster::files::{
+    ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles, OpenFileTables,
+};
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::Cluster;
@@ -162,8 +165,12 @@ impl<S: NamesNeeds> NamesForFiles for InstanceNames<S> {
 }
 
 impl<P: Platform> FileSteps for Node<'static, P> {
-    fn has_rules(&self) -> bool {
-        self.files.has_rules()
+    fn files(&mut self) -> &mut OpenFileTables {
+        &mut self.files
+    }
+
+    fn opened(&self) -> OpenDescriptions<'_, 'static> {
+        self.opened()
     }
 
     fn count_writers(&mut self, ino: Ino) -> u32 {
@@ -178,28 +185,12 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.evict(ino, version)
     }
 
-    fn has_gone(&self) -> bool {
-        self.has_gone()
-    }
-
-    fn is_open(&self, ino: Ino) -> bool {
-        self.is_open(ino)
-    }
-
-    fn open_files(&self) -> HashSet<Ino> {
-        self.open_files()
-    }
-
     fn parties_writing(&self, ino: Ino) -> Vec<Party> {
         self.parties_writing(ino)
     }
 
     fn party(&self, id: ClientId) -> Party {
         self.party(id)
-    }
-
-    fn pin(&mut self, ino: Ino) {
-        self.pin(ino);
     }
 
     fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
@@ -230,10 +221,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn sweep_one(&mut self, ino: Ino) {
         self.sweep_one(ino);
-    }
-
-    fn take_gone(&mut self) -> Vec<Ino> {
-        self.take_gone()
     }
 
     fn take_in(&mut self, ino: Ino) {

@@ -8,7 +8,7 @@ use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::clients::table::Clients;
 use crate::cluster::clients::wake_waiters;
-use crate::cluster::files::descriptions::{is_shared, OfdTable};
+use crate::cluster::files::descriptions::{is_shared, OpenDescriptions};
 use crate::cluster::files::FileParts;
 use crate::cluster::locks::table::Owner;
 use crate::cluster::locks::{InstanceLocks, LockOwners, LocksNeeds, LocksState, NodeLocks};
@@ -46,7 +46,7 @@ impl<P: Platform> Node<'_, P> {
         let owners = OwnersHere {
             names: &self.names,
             clients: &self.clients,
-            descriptions: self.files.descriptions(),
+            descriptions: self.files.opened(&self.open),
             open: &self.open,
             platform: &self.platform,
         };
@@ -65,7 +65,7 @@ impl<P: Platform> Node<'_, P> {
 struct OwnersHere<'a, 'm, P: Platform> {
     names: &'a NodeNames<'m>,
     clients: &'a Clients<P::Memory>,
-    descriptions: &'a OfdTable,
+    descriptions: OpenDescriptions<'a, 'm>,
     open: &'a OpenRegion<'m>,
     platform: &'a P,
 }
@@ -85,7 +85,7 @@ impl<P: Platform> LockOwners for OwnersHere<'_, '_, P> {
     }
 
     fn description(&self, from: ClientId, index: u32, ino: Ino) -> Option<Owner> {
-        let ofd = self.descriptions.used_by(from, index, self.open)?;
+        let ofd = self.descriptions.used_by(from, index)?;
         (ofd.ino.load(Ordering::Acquire) == ino.0).then(|| Owner::Ofd {
             index,
             generation: ofd.generation.load(Ordering::Acquire),
