@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Connectors, Drain, Environment, Loaded, ValueOrigin};
 use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
+use weir_instance::size::bytes;
 use weir_launch::nodes;
 use weir_launch::root::{self, run_dir_of_rank, InstancePlan, RootAgent};
 use weir_launch::server::{self, Launch, ReadyInstance, Server};
@@ -242,14 +243,35 @@ fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>> {
     absolute.context("the current directory")
 }
 
-/// Names the dead instances of this job, and those with files that are to be moved out of them: nobody clears them
+/// The most dead instances of which each gets a line.
+const MOST_DEAD_NAMED: usize = 3;
+
+/// Names dead instances of this job, and those with files that are to be moved out of them, these first: nobody clears them
 /// unless told to.
 fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environment) {
-    for remains in directories::all(config, env) {
+    let mut dead = directories::all(config, env);
+    dead.retain(|remains| {
         let concerns = remains.first().job == *job || remains.awaits_drain();
-        if concerns && except != Some(remains.name.as_str()) {
-            eprintln!("weir: {}", remains.describe());
-        }
+        concerns && except != Some(remains.name.as_str())
+    });
+    dead.sort_by_key(|remains| !remains.awaits_drain());
+    let named = match dead.len() {
+        // One more takes a line, too.
+        all if all <= MOST_DEAD_NAMED + 1 => all,
+        _ => MOST_DEAD_NAMED,
+    };
+    for remains in &dead[..named] {
+        eprintln!("weir: {}", remains.describe());
+    }
+    let others = dead[named..].iter().map(Remains::held_bytes);
+    let held = others.reduce(|(memory, files), one| (memory + one.0, files + one.1));
+    if let Some((memory, files)) = held {
+        eprintln!(
+            "weir: {} more instances are dead, and hold {} in memory, {} in files; weir recover --list names them",
+            dead.len() - named,
+            bytes(memory),
+            bytes(files)
+        );
     }
 }
 

@@ -86,6 +86,28 @@ fn commands_that_have_nothing_to_do_with_it_leave_it_alone() {
 }
 
 #[test]
+fn of_many_a_few_are_named_and_the_others_summed_up() {
+    let room = Room::new();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let named = |run: &Done| run.err.matches(") is dead").count();
+    for (number, name) in names.iter().enumerate() {
+        killed(&room, &[name], name);
+        let run = room.ends(0, &["run", "true"]);
+        let wanted = match number + 1 {
+            all if all <= 4 => (all, false),
+            _ => (3, true),
+        };
+        let has_more = run.err.contains("more instances are dead, and hold ");
+        assert_eq!((named(&run), has_more), wanted, "{run:?}");
+    }
+    let list = room.ok(&["recover", "--list"]);
+    for name in names {
+        assert!(list.contains(&format!("instance {name} ")), "{list}");
+        room.ok(&["stop", name]);
+    }
+}
+
+#[test]
 fn the_next_run_goes_on_with_it_as_it_was() {
     let room = Room::new();
     let storage = room.path().join("storage");
