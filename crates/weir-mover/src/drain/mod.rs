@@ -18,7 +18,7 @@
 //! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
-//! | `relocated`, `naming` | directories that programs have renamed, which get their names when they are whole |
+//! | `relocated`, `relocation_table`, `naming` | directories that programs have renamed, which get their names when they are whole |
 //! | `renames` | what programs rename while a walk is under way |
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
@@ -55,6 +55,7 @@ mod ownership;
 mod parts;
 mod prefetched;
 mod relocated;
+mod relocation_table;
 mod removals;
 mod renames;
 mod round;
@@ -96,7 +97,7 @@ use order::FileOrder;
 pub use order::NameOrder;
 use parts::FileBase;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
-use relocated::RelocatedDirectories;
+use relocation_table::RelocatedDirectories;
 use removals::RemovalHistory;
 use renames::{is_calm, RenameHistory};
 use round_state::RoundState;
@@ -265,7 +266,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     prefetch_notes: Option<PrefetchNotes>,
     team: DrainTeam,
     /// By the path below both directories.
-    moved: HashMap<PathBuf, MovedNode>,
+    moved: BTreeMap<PathBuf, MovedNode>,
     due: Option<DueNames>,
     late_removals: Option<LateRemovals>,
     order: FileOrder,
@@ -338,7 +339,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             prefetched: Vec::new(),
             prefetch_notes: None,
             team: DrainTeam::default(),
-            moved: HashMap::new(),
+            moved: BTreeMap::new(),
             due: None,
             late_removals: None,
             order: FileOrder::default(),

@@ -17,9 +17,9 @@ use rustix::io::Errno;
 use weir_client::types::Stat;
 
 use super::order::WaitingFiles;
-use super::relocated::RelocatedDirectory;
+use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
-use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
+use super::snapshot::{at_and_below, FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -184,13 +184,23 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &'a TreeSnapshot,
         now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
+        self.gone_below(Path::new(""), then, now)
+    }
+
+    /// Those of them at and below a path.
+    pub(super) fn gone_below<'a>(
+        &'a self,
+        path: &'a Path,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
         let is_gone = |path: &Path, moved: &MovedNode, walk: &TreeSnapshot| {
             let is_directory = moved.kind == NodeKind::Directory;
             let seen = walk.get(path);
             moved.walk <= walk.walk
                 && seen.is_none_or(|seen| (seen.kind == NodeKind::Directory) != is_directory)
         };
-        let moved = self.moved.iter();
+        let moved = at_and_below(&self.moved, path);
         let gone =
             moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
         gone.map(|(path, _)| path)
@@ -512,13 +522,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.hide_gone(&mut gone, &mut changed);
         // Directories after what is in them.
         gone.sort_unstable_by(|one, other| other.cmp(one));
+        let mut not_empty: HashSet<PathBuf> = HashSet::new();
         for path in gone {
-            // It is not empty.
-            if changed
-                .failed
-                .iter()
-                .any(|(left, _)| left.starts_with(&path))
-            {
+            if not_empty.contains(&path) {
                 continue;
             }
             let target = self.at_target(&path);
@@ -537,6 +543,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 self.moved.remove(&path);
                 self.relocated.remove(&path);
                 removed_names.extend(is_removed.then_some(marked));
+            } else {
+                not_empty.extend(path.ancestors().skip(1).map(Path::to_owned));
             }
         }
         self.sync(&mut changed);
@@ -569,7 +577,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
         let is_taken = |path: &Path| {
             let relocated = self.relocated.get(path).filter(|one| one.is_retired());
-            now.get(relocated.map_or(path, |one| &one.at)).is_some()
+            now.get(relocated.map_or(path, RelocatedDirectory::at))
+                .is_some()
         };
         let in_the_way = self.gone(now, now).filter(|path| is_taken(path));
         let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();

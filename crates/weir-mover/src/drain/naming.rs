@@ -6,7 +6,7 @@
 //!
 //! If a conflict holds changes of names back for long, a directory that is whole gets a free name all the same.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -15,9 +15,9 @@ use weir_client::types::{Stat, Time};
 
 use super::names::ChangedNames;
 use super::order::LONGEST_WAIT;
-use super::relocated::{rebase, RelocatedDirectory};
+use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
-use super::snapshot::{SeenNode, TreeSnapshot};
+use super::snapshot::{at_and_below, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
@@ -87,9 +87,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Notes files that are on the target under names that are not theirs.
     pub(super) fn pend_relocated(&mut self, round: &mut RoundState) {
-        for relocated in self.relocated.values_mut() {
-            relocated.rounds += 1;
-        }
+        self.relocated.count_round();
         let snapshot = std::sync::Arc::clone(&round.snapshot);
         for path in self.unnamed_directories() {
             for (path, node) in snapshot.at_and_below(path) {
@@ -195,7 +193,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> bool {
         let is_kept = |path: &Path| is_at_above_or_below(path, kept);
         let is_taken = !matches!(self.occupant_of(path), Occupant::None);
-        !relocated.is_hidden() && is_kept(&relocated.at) || is_taken && is_kept(path)
+        !relocated.is_hidden() && is_kept(relocated.at()) || is_taken && is_kept(path)
     }
 
     /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
@@ -227,8 +225,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Occupant::Retired(old) = self.occupant_of(path) else {
             return false;
         };
-        let mut had = self.moved.keys().filter(|below| below.starts_with(&old));
-        had.any(|below| !self.moved.contains_key(&rebase(below, &old, path)))
+        let mut had = at_and_below(&self.moved, &old);
+        had.any(|(below, _)| !self.moved.contains_key(&rebase(below, &old, path)))
     }
 
     /// True if the target has all files of a directory that a walk saw.
@@ -252,7 +250,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         // Programs read the copies of evicted files by their paths.
         let is_taken = !matches!(self.occupant_of(path), Occupant::None);
-        if self.has_copies(&relocated.at) || is_taken && self.has_copies(path) {
+        if self.has_copies(relocated.at()) || is_taken && self.has_copies(path) {
             return false;
         }
         if !is_seen(now) && (then.has_missed || !then.is_calm) {
@@ -289,8 +287,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     fn occupant_of(&self, path: &Path) -> Occupant {
-        let mut relocated = self.relocated.iter();
-        match relocated.find(|(_, one)| one.at == *path) {
+        match self.relocated.find_at(path) {
             None => Occupant::None,
             Some((old, one)) if one.is_retired() => Occupant::Retired(old.clone()),
             Some((other, _)) => Occupant::Relocated(other.clone()),
@@ -347,6 +344,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(|path| self.is_gone_whole(path, &all))
             .cloned()
             .collect();
+        let mut hidden_names: HashMap<PathBuf, PathBuf> = HashMap::new();
         for path in tops {
             let ino = self.moved[&path].version.ino;
             let target = self.target.join(&path);
@@ -370,8 +368,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let hidden = RelocatedDirectory::new_retired(&retired);
             self.relocated.insert(retired.clone(), hidden);
             self.note_removed(marked.iter());
-            for below in gone.iter_mut() {
-                *below = rebase(below, &path, &retired);
+            hidden_names.insert(path, retired);
+        }
+        for path in gone.iter_mut() {
+            let above = path
+                .ancestors()
+                .find(|above| hidden_names.contains_key(*above));
+            if let Some(above) = above {
+                *path = rebase(path, above, &hidden_names[above]);
             }
         }
         self.hide_gone_retired(gone, changed);
@@ -381,15 +385,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let is_retired = |path: &&PathBuf| {
-            let one = self.relocated.get(*path);
+            let one = self.relocated.get(path);
             one.is_some_and(|one| one.is_retired() && !one.is_hidden())
         };
         let retired: Vec<PathBuf> = all.iter().filter(is_retired).cloned().collect();
         for path in retired {
             let target = self.at_target(&path);
-            let at = &self.relocated[&path].at;
-            let mut others = self.relocated.iter().filter(|(other, _)| **other != path);
-            let is_alone = !others.any(|(_, other)| other.at.starts_with(at));
+            let is_alone = !self.relocated.has_others_in(&path);
             let is_whole = self.moved[&path].kind == NodeKind::Directory
                 && is_alone
                 && self.has_all_below(&path, &all);
@@ -425,15 +427,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if all nodes at and below a path are gone.
     fn has_all_below(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
-        let mut below = self.moved.keys().filter(|below| below.starts_with(path));
-        below.all(|below| gone.contains(below))
+        let mut below = at_and_below(&self.moved, path);
+        below.all(|(below, _)| gone.contains(below))
     }
 
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
     /// steps where it knows no such call.
     fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
         let (from, target) = (self.at_target(path), self.target.join(path));
-        let was = self.relocated[path].at.clone();
+        let was = self.relocated[path].at().to_owned();
         let is_hidden = self.relocated[path].is_hidden();
         if !is_hidden {
             // The retired directory has the old name of its successor for a moment.
@@ -441,9 +443,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         match self.to.exchange(&from, &target) {
             Ok(()) => {
-                self.change_places(old, old);
-                self.change_places(path, path);
-                self.change_places(old, &was);
+                self.relocated.change_place(old, old);
+                self.relocated.change_place(path, path);
+                self.relocated.change_place(old, &was);
                 match is_hidden {
                     true => Ok(()),
                     false => self.hide_directory(old),
@@ -468,19 +470,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (from, to) = (self.at_target(path), self.target.join(&hidden));
         let renamed = self.to.rename(&from, &to, false);
         renamed.map_err(MoveError::io("renaming", &from))?;
-        self.change_places(path, &hidden);
+        self.relocated.change_place(path, &hidden);
         Ok(())
-    }
-
-    /// Notes that the target has a relocated directory elsewhere, with those inside.
-    fn change_places(&mut self, path: &Path, at: &Path) {
-        let Some(relocated) = self.relocated.get_mut(path) else {
-            return;
-        };
-        let was = std::mem::replace(&mut relocated.at, at.to_owned());
-        for one in self.relocated.values_mut() {
-            one.at = rebase(&one.at, &was, at);
-        }
     }
 
     /// True if the target has what this drain has put there, as it was.
@@ -499,12 +490,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let names = self.to.list(&dir).map_err(MoveError::io("listing", &dir))?;
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (target, path) = (dir.join(name), path.join(name));
-                if self.is_at_relocated(&self.at_below_target(&path))
-                    && self
-                        .relocated
-                        .values()
-                        .any(|one| self.target.join(&one.at) == target)
-                {
+                if self.has_relocated_at(self.below_target(&target)) {
                     return Ok(false); // another one's, which leaves first
                 }
                 if !self.is_ours_still(&target, &path)? {
@@ -577,7 +563,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
             .directories
             .extend(from.parent().map(Path::to_owned));
-        self.change_places(path, path);
+        self.relocated.change_place(path, path);
         self.relocated.remove(path);
         self.mark_nodes(path, path, true);
         // The retired directory has the old name if it could not be hidden.
@@ -596,8 +582,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
     ) -> Result<(), MoveError> {
-        let gone = self.gone(then, now).filter(|gone| gone.starts_with(path));
-        let gone: Vec<PathBuf> = gone.cloned().collect();
+        let gone: Vec<PathBuf> = self.gone_below(path, then, now).cloned().collect();
         let removed = self.remove(gone, now);
         changed.failed.extend(removed.failed);
         if !self.relocated[path].is_hidden() {
@@ -608,12 +593,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let dir = self.at_target(&path);
             for name in self.to.list(&dir).map_err(MoveError::io("listing", &dir))? {
                 let (path, target) = (path.join(&name), dir.join(&name));
-                if name == FILLING
-                    || self
-                        .relocated
-                        .values()
-                        .any(|one| self.target.join(&one.at) == target)
-                {
+                if name == FILLING || self.has_relocated_at(self.below_target(&target)) {
                     continue;
                 }
                 let kind = self.moved.get(&path).map(|moved| moved.kind);
@@ -643,8 +623,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &'d self,
         path: &'d Path,
     ) -> impl Iterator<Item = (&'d PathBuf, &'d MovedNode)> {
-        let moved = self.moved.iter();
-        moved.filter(move |(at, node)| at.starts_with(path) && node.kind != NodeKind::Directory)
+        at_and_below(&self.moved, path).filter(|(_, node)| node.kind != NodeKind::Directory)
     }
 
     /// Marks what is below a directory that is about to get a path on the target, or has it.

@@ -12,54 +12,22 @@
 //! Left out: directories that are merged into those that the target had, and those in which files were evicted, whose
 //! copies programs read by their paths. Their files follow one by one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use weir_client::types::Stat;
 
+use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
-use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::snapshot::{at_and_below, FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::content::ContentStamp;
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
 use crate::tree::{kind_of, FileTree, NodeKind, PART_MODE};
-
-/// A directory that the target has under another name.
-#[derive(Debug)]
-pub(super) struct RelocatedDirectory<F> {
-    /// Its path below the target.
-    pub at: PathBuf,
-    /// Its inode in the tree; `None`: it is retired.
-    pub inode: Option<(u64, u64)>,
-    /// The rounds since it is.
-    pub rounds: u32,
-    /// Says that this process fills a hidden one.
-    pub lock: Option<F>,
-}
-
-impl<F> RelocatedDirectory<F> {
-    /// A retired one that the target has at this path.
-    pub fn new_retired(at: &Path) -> RelocatedDirectory<F> {
-        RelocatedDirectory {
-            at: at.to_owned(),
-            inode: None,
-            rounds: 0,
-            lock: None,
-        }
-    }
-
-    pub fn is_hidden(&self) -> bool {
-        self.at.file_name().is_some_and(is_part)
-    }
-
-    pub fn is_retired(&self) -> bool {
-        self.inode.is_none()
-    }
-}
 
 /// Another path in the tables for a node.
 struct PathChange {
@@ -69,18 +37,6 @@ struct PathChange {
     to: PathBuf,
     /// The nodes at and below it that earlier drains have made, with the new paths.
     earlier: Vec<(PathBuf, MovedNode)>,
-}
-
-/// The relocated directories, by their paths in the tree.
-pub(super) type RelocatedDirectories<F> = BTreeMap<PathBuf, RelocatedDirectory<F>>;
-
-/// A path with another beginning.
-pub(super) fn rebase(path: &Path, from: &Path, to: &Path) -> PathBuf {
-    match path.strip_prefix(from) {
-        Ok(below) if below.as_os_str().is_empty() => to.to_owned(),
-        Ok(below) => to.join(below),
-        Err(_) => path.to_owned(),
-    }
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -104,7 +60,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The path of a node below the target.
     pub(super) fn at_below_target(&self, path: &Path) -> PathBuf {
         match self.relocated_above(path) {
-            Some((above, relocated)) => rebase(path, above, &relocated.at),
+            Some((above, relocated)) => rebase(path, above, relocated.at()),
             None => path.to_owned(),
         }
     }
@@ -116,7 +72,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a relocated directory has this path below the target.
     pub(super) fn has_relocated_at(&self, path: &Path) -> bool {
-        self.relocated.values().any(|one| one.at == *path)
+        self.relocated.find_at(path).is_some()
     }
 
     /// True if a relocated directory has this path below the target, or the hidden name beside it, which a copy needs.
@@ -127,15 +83,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a relocated directory has this path below the target, or one above or below it.
     pub(super) fn is_at_relocated(&self, path: &Path) -> bool {
-        let mut relocated = self.relocated.values();
-        relocated.any(|one| path.starts_with(&one.at) || one.at.starts_with(path))
+        self.relocated.has_around(path)
     }
 
     /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
     /// paths.
     pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
         let moved = &self.moved;
-        self.relocated.retain(|path, _| moved.contains_key(path));
+        self.relocated.retain(|path| moved.contains_key(path));
         let renamed = self.renamed_directories(snapshot);
         let mut taken = self.replaced_nodes(snapshot, &renamed);
         taken.extend(self.stranded_directories(snapshot));
@@ -165,13 +120,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.relocated.extend(relocated);
             let before = self.relocated.remove(to);
             if self.at_below_target(to) != *at {
-                let relocated = RelocatedDirectory {
-                    at: at.clone(),
-                    // A retired one may be in the tree again: a walk had missed it.
-                    inode: snapshot.get(to).map(|seen| seen.version.inode()),
-                    rounds: 0,
-                    lock: before.and_then(|before| before.lock),
-                };
+                // A retired one may be in the tree again: a walk had missed it.
+                let inode = snapshot.get(to).map(|seen| seen.version.inode());
+                let lock = before.and_then(|before| before.lock);
+                let relocated = RelocatedDirectory::new(at.clone(), inode, lock);
                 self.relocated.insert(to.clone(), relocated);
             }
         }
@@ -229,7 +181,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if a directory is retired, and one that is to have its name is not whole yet.
     pub(super) fn awaits_successor(&self, path: &Path) -> bool {
         self.relocated_above(path).is_some_and(|(_, one)| {
-            let successor = self.relocated.get(&one.at);
+            let successor = self.relocated.get(one.at());
             one.is_retired() && successor.is_some_and(|successor| !successor.is_retired())
         })
     }
@@ -286,8 +238,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let inode = one.inode.filter(|inode| !living.contains(inode))?;
             let seen = snapshot.get(path);
             let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
-                && (seen.is_some() || snapshot.get(&one.at).is_some())
-                && !is_at_above_or_below(&one.at, &copies);
+                && (seen.is_some() || snapshot.get(one.at()).is_some())
+                && !is_at_above_or_below(one.at(), &copies);
             is_stranded.then(|| self.retirement_of(path, inode.1, snapshot.walk))?
         });
         stranded.collect()
@@ -327,19 +279,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Vec<(PathBuf, MovedNode)>,
         Vec<(PathBuf, RelocatedDirectory<T::File>)>,
     ) {
-        let moved = self.moved.extract_if(|path, _| path.starts_with(from));
-        let moved = moved.map(|(path, node)| (rebase(&path, from, to), node));
-        let moved = moved.collect();
-        let inside: Vec<PathBuf> = self
-            .relocated
-            .keys()
-            .filter(|path| path.starts_with(from))
-            .cloned()
-            .collect();
-        let relocated = inside.into_iter().filter_map(|path| {
-            let directory = self.relocated.remove(&path)?;
-            Some((rebase(&path, from, to), directory))
+        let paths = at_and_below(&self.moved, from).map(|(path, _)| path.clone());
+        let paths: Vec<PathBuf> = paths.collect();
+        let moved = paths.into_iter().filter_map(|path| {
+            let node = self.moved.remove(&path)?;
+            Some((rebase(&path, from, to), node))
         });
+        let moved = moved.collect();
+        let relocated = self.relocated.remove_below(from).into_iter();
+        let relocated = relocated.map(|(path, directory)| (rebase(&path, from, to), directory));
         (moved, relocated.collect())
     }
 
@@ -401,7 +349,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let mut at = part_of(path);
-        if self.relocated.values().any(|one| one.at == at) {
+        if self.has_relocated_at(&at) {
             let mut name = OsString::from(format!("{:x}-", node.version.ino));
             name.push(path.file_name().unwrap_or_default());
             at = part_of(&path.with_file_name(name));
@@ -426,12 +374,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             ErrorKind::ResourceBusy => MoveError::Busy(target),
             _ => creating()(error),
         })?;
-        let relocated = RelocatedDirectory {
-            at,
-            inode: Some(node.version.inode()),
-            rounds: 0,
-            lock: Some(lock),
-        };
+        let relocated = RelocatedDirectory::new(at, Some(node.version.inode()), Some(lock));
         self.relocated.insert(path.to_owned(), relocated);
         Ok(true)
     }
@@ -573,11 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_get_other_beginnings() {
-        let rebased = |path| rebase(Path::new(path), Path::new("a/b"), Path::new("c"));
-        assert_eq!(rebased("a/b"), Path::new("c"));
-        assert_eq!(rebased("a/b/d/e"), Path::new("c/d/e"));
-        assert_eq!(rebased("a/bd"), Path::new("a/bd"));
+    fn a_retired_path_is_hidden() {
         let retired = retired_path(Path::new("x/ckpt"), 18);
         assert_eq!(retired, Path::new("x/.retired-12-ckpt.weir-part"));
     }

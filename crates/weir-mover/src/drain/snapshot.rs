@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -277,9 +278,17 @@ impl TreeSnapshot {
         &'s self,
         path: &'s Path,
     ) -> impl Iterator<Item = (&'s PathBuf, &'s SeenNode)> {
-        let from_there = self.nodes.range(path.to_owned()..);
-        from_there.take_while(move |(below, _)| below.starts_with(path))
+        at_and_below(&self.nodes, path)
     }
+}
+
+/// The nodes of a table at a path and below it.
+pub(super) fn at_and_below<'n, N>(
+    nodes: &'n BTreeMap<PathBuf, N>,
+    path: &'n Path,
+) -> impl Iterator<Item = (&'n PathBuf, &'n N)> {
+    let from_there = nodes.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
+    from_there.take_while(move |(below, _)| below.starts_with(path))
 }
 
 enum LookResult {
