@@ -9,6 +9,18 @@
 //! | `symbols` | functions and variables of other libraries, by name |
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
 //! | `place` | files that live in weir |
+//! | this file | messages on standard error, by `complain!` |
+
+/// Writes a line to standard error, where that is possible. `eprintln!` panics if it is not: the program is the user's, and its
+/// call ends as it would have.
+#[macro_export]
+macro_rules! complain {
+    ($($what:tt)*) => {{
+        use ::std::io::Write;
+        let line = ::std::format!("{}\n", ::std::format_args!($($what)*));
+        let _ = ::std::io::stderr().write_all(line.as_bytes());
+    }};
+}
 
 pub mod mpi;
 pub mod place;

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Once, PoisonError, RwLock};
 
+use weir_connect::complain;
 use weir_connect::mpi::MpiHandle;
 use weir_connect::place::{make_read_after_write, path_in_weir};
 
@@ -45,7 +46,7 @@ pub fn prepare(file: MpiHandle) {
     drop(paths);
     if let Err(error) = make_read_after_write(&path) {
         TOLD.call_once(|| {
-            eprintln!(
+            complain!(
                 "weir: {}: in atomic mode, and its visibility cannot be made raw: {error}; other nodes may see writes later",
                 path.to_string_lossy()
             );

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int, CStr};
 
+use weir_connect::complain;
 use weir_connect::mpi::{MpiHandle, Offset};
 
 use crate::exported::around;
@@ -114,7 +115,7 @@ unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
         let is_moved = file.comm.highest([i64::from(code != NC_NOERR)]) == Some([0]);
         if code != NC_NOERR {
             let log = file.log.directory().unwrap_or(std::path::Path::new(""));
-            eprintln!(
+            complain!(
                 "weir: writes of a PnetCDF file could not be moved into it; they are in {}",
                 log.display()
             );

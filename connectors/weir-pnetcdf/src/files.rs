@@ -13,6 +13,7 @@ use weir_arraylog::log_prefix;
 use weir_arrays::definitions::{FileDefinitions, Variable};
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{BlockMap, LogRecord};
+use weir_connect::complain;
 use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
 use weir_connect::place;
 
@@ -128,7 +129,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         Ok(log) => log,
         Err(why) => {
             if let Some(why) = why {
-                eprintln!(
+                complain!(
                     "weir: writes of {} are not logged: {why}",
                     opened.path.to_string_lossy()
                 );
@@ -249,7 +250,7 @@ pub fn note_defined(number: c_int) {
         Some(c_int::from(all == Some([0])))
     });
     if is_ready == Some(0) {
-        eprintln!("weir: the writes of a PnetCDF file are not logged: its definitions cannot be read, or its log not written");
+        complain!("weir: the writes of a PnetCDF file are not logged: its definitions cannot be read, or its log not written");
         end_log(number);
     }
 }
@@ -261,7 +262,7 @@ pub fn end_log(number: c_int) {
     };
     let directory = file.log.directory().map(Path::to_path_buf);
     if let Err(error) = file.log.remove() {
-        eprintln!("weir: a log of PnetCDF's writes cannot be removed: {error}");
+        complain!("weir: a log of PnetCDF's writes cannot be removed: {error}");
     }
     // Removed by the last process, for which it is empty.
     if let Some(directory) = directory {

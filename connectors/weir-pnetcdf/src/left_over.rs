@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use weir_arraylog::{find_logs, log_prefix, replay, ArrayLog};
+use weir_connect::complain;
 use weir_connect::mpi::{Mpi, MpiHandle};
 use weir_connect::place;
 
@@ -76,7 +77,7 @@ fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
 fn settle_log(log: ArrayLog, path: &Path, is_created: bool) {
     if !is_created {
         match replay(&log, None) {
-            Ok(replayed) if replayed.entries > 0 => eprintln!(
+            Ok(replayed) if replayed.entries > 0 => complain!(
                 "weir: {}: {} writes that a program had logged when it ended are in it now",
                 path.display(),
                 replayed.entries
@@ -84,13 +85,13 @@ fn settle_log(log: ArrayLog, path: &Path, is_created: bool) {
             Ok(_) => {}
             Err(error) => {
                 let log = log.directory.display();
-                eprintln!("weir: writes that a program had logged when it ended are not in their file: {error}; they are in {log}");
+                complain!("weir: writes that a program had logged when it ended are not in their file: {error}; they are in {log}");
                 return;
             }
         }
     }
     if let Err(error) = log.remove() {
-        eprintln!(
+        complain!(
             "weir: {}: the log of its writes cannot be removed: {error}",
             path.display()
         );

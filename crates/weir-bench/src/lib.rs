@@ -52,6 +52,8 @@ mod wire;
 mod worker;
 mod workers;
 
+use std::io::Write;
+
 use anyhow::{ensure, Context};
 
 pub use args::{BenchArgs, Target};
@@ -127,31 +129,35 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
     );
     let plan = plan_of(args, targets.clone())?;
     let outcome = runner::run(&plan)?;
+    let mut out = std::io::stdout().lock();
     let results = &outcome.results;
     let names = targets.iter().chain(&args.durable);
     let names: Vec<_> = names.map(|t| t.name.as_str()).collect();
     if plan.cases.calls.is_empty() {
-        println!("{}", table::targets(results, &names, &baseline));
+        writeln!(out, "{}", table::targets(results, &names, &baseline))?;
     } else {
-        println!("{}", table::calls(results, &names, &baseline));
+        writeln!(out, "{}", table::calls(results, &names, &baseline))?;
     }
     if plan.limits || plan.device.is_some() {
-        println!("\n{}", table::limits(results));
+        writeln!(out, "\n{}", table::limits(results))?;
     }
     if plan.limits {
-        println!("* what `of copy limit` refers to: the fastest way to copy, by its median");
+        writeln!(
+            out,
+            "* what `of copy limit` refers to: the fastest way to copy, by its median"
+        )?;
     }
     let verdicts = args
         .suite
         .then(|| suite::judge(results, args, subject, &baseline, &args.durable));
     if let Some(verdicts) = &verdicts {
-        println!("\n{}", table::verdicts(verdicts));
+        writeln!(out, "\n{}", table::verdicts(verdicts))?;
         let met = verdicts.iter().filter(|v| v.met).count();
-        println!("{met} of {} promises met.", verdicts.len());
+        writeln!(out, "{met} of {} promises met.", verdicts.len())?;
     }
     if plan.verify {
         let mib = outcome.verified_bytes >> 20;
-        println!("Read back and compared: {mib} MiB, all as written.");
+        writeln!(out, "Read back and compared: {mib} MiB, all as written.")?;
     }
     if let Some(path) = &args.json {
         let report = report::Report {

@@ -12,6 +12,7 @@ use weir_arrays::element::ElementType;
 use weir_config::Environment;
 use weir_core::proto::Lookup;
 use weir_instance::connection::Connection;
+use weir_instance::errln;
 
 use crate::args::{LogAction, LogArgs};
 use crate::exit::Failure;
@@ -217,7 +218,7 @@ fn replay_all(logs: FoundLogs, to: Option<&Path>, keep: bool) -> Result<(), Fail
     let mut left = Vec::new();
     for (path, log) in logs {
         if let Err(error) = replay_one(log, to, keep) {
-            eprintln!("weir: {}: {error:#}", path.display());
+            errln!("weir: {}: {error:#}", path.display());
             left.push(path.display().to_string());
         }
     }
@@ -236,7 +237,7 @@ fn replay_one(log: io::Result<ArrayLog>, to: Option<&Path>, keep: bool) -> anyho
             .path()
             .map(|path| String::from_utf8_lossy(path).into_owned());
         let file = to.map(|path| path.display().to_string()).or(named);
-        eprintln!(
+        errln!(
             "weir: {}: {} writes that a program had logged when it ended are in it now ({} B)",
             file.unwrap_or_default(),
             replayed.entries,
@@ -254,7 +255,7 @@ fn replay_one(log: io::Result<ArrayLog>, to: Option<&Path>, keep: bool) -> anyho
 pub fn replay_left(run_dir: &Path) -> bool {
     let replayed = try_replay_left(run_dir);
     if let Err(error) = &replayed {
-        eprintln!("weir: logs of array writes are not in their files: {error:#}");
+        errln!("weir: logs of array writes are not in their files: {error:#}");
     }
     replayed.is_ok()
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use weir_config::Loaded;
 use weir_instance::connection::{self, Use};
 use weir_instance::directories;
+use weir_instance::errln;
 use weir_launch::agent::{self, Summary};
 use weir_launch::root::run_dir_of_rank;
 
@@ -93,7 +94,7 @@ fn drain(stages: &RunStages<'_>, run_dir: &Path, by_force: bool) -> Result<(), F
         if before == show::work_done(run_dir) {
             return Ok(());
         }
-        eprintln!("weir: programs used the instance meanwhile; moving again");
+        errln!("weir: programs used the instance meanwhile; moving again");
     }
 }
 
@@ -133,7 +134,7 @@ fn users(run_dir: &Path) -> String {
 /// Shows the problems of an end, and the report.
 pub fn show_summary(summary: &Summary, settings: &Loaded, drained_to: Option<&DrainedFiles<'_>>) {
     for problem in &summary.problems {
-        eprintln!("weir: {problem}");
+        errln!("weir: {problem}");
     }
     if let Some(done) = &summary.report {
         report::print(done, settings.config.run.report, drained_to);

@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use weir_config::{Connector, ConnectorChoice, Connectors, Environment, Loaded};
 use weir_core::proto::PREFIX_LINK;
 use weir_instance::directories::Label;
+use weir_instance::errln;
 use weir_instance::roster::ROSTER;
 
 use crate::linked::starts_parallel_hdf5;
@@ -218,7 +219,7 @@ fn for_connectors(run_dir: &Path, libraries: &InjectedLibraries) -> Vec<(&'stati
 fn hdf5_variables(plugins: &Path, env: &Environment) -> Result<Vec<(&'static str, OsString)>> {
     let named = env.get(HDF5_CONNECTOR).filter(|named| !named.is_empty());
     if let Some(named) = named.filter(|named| *named != HDF5_OURS) {
-        eprintln!("weir: {HDF5_CONNECTOR}={named} stays: HDF5 does without weir's connector");
+        errln!("weir: {HDF5_CONNECTOR}={named} stays: HDF5 does without weir's connector");
         return Ok(Vec::new());
     }
     let plugins = plugins

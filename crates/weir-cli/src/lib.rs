@@ -45,6 +45,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir_config::{Environment, Loaded};
+use weir_instance::errln;
 use weir_instance::size::bytes;
 
 use crate::args::{Cli, Command, FormatArgs};
@@ -62,7 +63,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             for line in failure.to_string().lines() {
-                eprintln!("weir: {line}");
+                errln!("weir: {line}");
             }
             ExitCode::from(if in_run {
                 failure.run_code()
@@ -141,7 +142,7 @@ fn load_with(cli: &Cli, env: &Environment, more: &[&str]) -> Result<Loaded, Fail
     sources.set.extend(more.iter().map(|&set| set.to_owned()));
     let loaded = sources.load(&here)?;
     for warning in &loaded.warnings {
-        eprintln!("weir: warning: {warning}");
+        errln!("weir: warning: {warning}");
     }
     Ok(loaded)
 }

@@ -69,7 +69,7 @@ pub fn by_hand(args: &MountArgs, config: &Config, env: &Environment) -> Result<(
     let dir = dir.with_context(|| args.dir.display().to_string())?;
     check_free(&dir)?;
     start(&run_dir, &dir)?;
-    println!(
+    outln!(
         "weir: {} is mounted at {}; umount or fusermount3 -u takes it off",
         run_dir.display(),
         dir.display()
@@ -128,12 +128,11 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
     let mounted = match Mounted::new(run_dir, dir) {
         Ok(mounted) => mounted,
         Err(e) => {
-            println!("{}", to_line(&MountMessage::Failed(e.to_string())));
+            say(&MountMessage::Failed(e.to_string()));
             return Ok(());
         }
     };
-    println!("{}", to_line(&MountMessage::Mounted));
-    std::io::stdout().flush()?;
+    say(&MountMessage::Mounted);
     release_streams()?;
     let served = mounted.wait(move || {
         let _ = ends.wait();
@@ -143,6 +142,12 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
         let _ = std::fs::remove_dir(dir);
     }
     Ok(served?)
+}
+
+/// Tells the process that has started this one, unless it is gone: then so is the server, and the mount ends with that.
+fn say(message: &MountMessage) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}", to_line(message)).and_then(|()| out.flush());
 }
 
 /// Lets go of the streams of who started it, which may wait for their end.

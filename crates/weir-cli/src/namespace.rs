@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
 use nix::unistd::{chroot, getegid, geteuid, pivot_root};
+use weir_instance::errln;
 use weir_launch::mount_right;
 
 const NONE: Option<&str> = None;
@@ -103,7 +104,7 @@ fn replace_root_by(new: &Path, prefix: &Path) -> Result<()> {
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT) => {}
             // So does a file system that is out of reach, on a server that does not answer.
             Err(errno) => {
-                eprintln!(
+                errln!(
                     "weir: {} is empty in the namespace: {errno}",
                     from.display()
                 );

@@ -6,6 +6,8 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
+use weir_instance::errln;
+
 /// The exit code that a shell gives to a program that SIGPIPE (13) ended.
 const PIPE_CLOSED: i32 = 128 + 13;
 
@@ -28,6 +30,6 @@ pub fn write(text: Arguments<'_>) {
     if e.kind() == ErrorKind::BrokenPipe {
         std::process::exit(PIPE_CLOSED);
     }
-    eprintln!("weir: standard output: {e}");
+    errln!("weir: standard output: {e}");
     std::process::exit(1);
 }

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use weir_core::elevate_rule::ElevateRule;
 use weir_core::elevated::is_part;
+use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::drain::PrefetchedFile;
 use weir_mover::tree::FileTree;
@@ -59,7 +60,7 @@ pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<(), Failure> {
         Ok(None) => return Ok(()),
         Err(error) if error.is::<Stopped>() => return Err(error.into()),
         Err(error) => {
-            eprintln!("weir: prefetch: {error:#}; the command reads files where they are");
+            errln!("weir: prefetch: {error:#}; the command reads files where they are");
             return Ok(());
         }
     };
@@ -67,13 +68,13 @@ pub fn prefetch(run_dir: &Path, evict_percent: u32) -> Result<(), Failure> {
         0 => String::new(),
         files => format!("; {files} others stay where they are, since they find no room"),
     };
-    eprintln!(
+    errln!(
         "weir: {} files ({}) prefetched{no_room}",
         total.files,
         bytes(total.bytes)
     );
     for reason in &total.failed {
-        eprintln!("weir: prefetch: {reason}");
+        errln!("weir: prefetch: {reason}");
     }
     Ok(())
 }

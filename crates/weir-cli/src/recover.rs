@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::Context;
 use weir_config::{Environment, Loaded};
 use weir_instance::directories::{self, Remains};
+use weir_instance::errln;
 use weir_launch::recover::{self as servers, MissingServer};
 
 use crate::args::RecoverArgs;
@@ -40,7 +41,7 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
             lacks_servers: false,
         };
         if let Err(failure) = end_dead(remains, ending, settings, env) {
-            eprintln!("weir: {}: {failure}", remains.name);
+            errln!("weir: {}: {failure}", remains.name);
             left.push(remains.name.clone());
         }
     }
@@ -106,7 +107,7 @@ fn end_dead_servers(
     let launch = servers::launch_settings(remains, settings)?;
     let left = remains.state();
     let recovered = servers::recover(remains, &launch, env)?;
-    eprintln!("weir: {left}; its servers go on with it");
+    errln!("weir: {left}; its servers go on with it");
     let root = recovered.root;
     let ready = root.server(root.own).context("no server on this node")?;
     let run_dir = ready.run_dir.clone();
@@ -127,16 +128,17 @@ fn move_from_some(
     missing: &[MissingServer],
 ) -> Result<(), Failure> {
     for MissingServer { server, why } in missing {
-        eprintln!(
+        errln!(
             "weir: server {} on {} cannot be brought back, so what only it has is not moved: {why}",
-            server.rank, server.host
+            server.rank,
+            server.host
         );
     }
     let ending = InstanceEnding {
         lacks_servers: true,
         ..ending
     };
-    eprintln!(
+    errln!(
         "weir: files are named that have bytes there, but not those whose names, or directories, only such a server had; \
          nothing is removed from the parallel file system until all servers are back"
     );
@@ -155,19 +157,19 @@ pub fn clear_dead(remains: &Remains, settings: &Loaded, env: &Environment) -> Re
     let left = remains.state();
     if !remains.is_of_several() {
         remains.clear()?;
-        eprintln!("weir: {left}; cleared");
+        errln!("weir: {left}; cleared");
         return Ok(());
     }
     let launch = servers::launch_settings(remains, settings)?;
     let missing = servers::clear(remains, &launch, env)?;
     for MissingServer { server, why } in &missing {
-        eprintln!(
+        errln!(
             "weir: what server {} on {} left is not cleared; weir stop --no-drain {} there clears it: {why}",
             server.rank, server.host, remains.name
         );
     }
     match missing.len() {
-        0 => eprintln!("weir: {left}; cleared"),
+        0 => errln!("weir: {left}; cleared"),
         n => return Err(anyhow::anyhow!("what {n} servers left may be there still").into()),
     }
     Ok(())

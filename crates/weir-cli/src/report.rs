@@ -9,6 +9,7 @@ use serde_json::{json, Value};
 use weir_config::{Drain, ReportFormat};
 use weir_core::proto::audit::{Finding, Missing, Party};
 use weir_instance::directories::Remains;
+use weir_instance::errln;
 use weir_instance::report::{sum, sum_of_tiers, Report};
 use weir_instance::size::bytes;
 use weir_launch::message::ServerReport;
@@ -22,8 +23,8 @@ pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a serv
 pub fn print(report: &Report, format: ReportFormat, drained: Option<&DrainedFiles<'_>>) {
     match format {
         ReportFormat::None => {}
-        ReportFormat::Json => eprintln!("{}", json(report)),
-        ReportFormat::Text => eprint!("{}", text(report, drained)),
+        ReportFormat::Json => errln!("{}", json(report)),
+        ReportFormat::Text => errln::write(format_args!("{}", text(report, drained))),
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Connectors, Drain, Environment, Loaded, ValueOrigin};
 use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
+use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_launch::nodes;
 use weir_launch::root::{self, run_dir_of_rank, InstancePlan, RootAgent};
@@ -105,7 +106,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         let ended = end_all(root, settings, drained_to(&outcome, args, config).as_ref());
         let awaits_drain = drain_to.is_some() || !stages.elevate.is_empty();
         if !ended && awaits_drain && outcome.as_ref().is_ok_and(|outcome| !outcome.was_served) {
-            eprintln!(
+            errln!(
                 "weir: what was not moved stays on the nodes; weir recover on one of them moves it"
             );
         }
@@ -231,7 +232,7 @@ pub fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyIns
         },
         failure => failure.into(),
     })?;
-    eprintln!("weir: {left}; a new server goes on with it");
+    errln!("weir: {left}; a new server goes on with it");
     let ready = server.detach();
     tell_of_cleared(&ready);
     Ok(ready)
@@ -261,12 +262,12 @@ fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environm
         _ => MOST_DEAD_NAMED,
     };
     for remains in &dead[..named] {
-        eprintln!("weir: {}", remains.describe());
+        errln!("weir: {}", remains.describe());
     }
     let others = dead[named..].iter().map(Remains::held_bytes);
     let held = others.reduce(|(memory, files), one| (memory + one.0, files + one.1));
     if let Some((memory, files)) = held {
-        eprintln!(
+        errln!(
             "weir: {} more instances are dead, and hold {} in memory, {} in files; weir recover --list names them",
             dead.len() - named,
             bytes(memory),
@@ -277,7 +278,7 @@ fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environm
 
 fn tell_of_cleared(ready: &ReadyInstance) {
     for name in &ready.cleared {
-        eprintln!("weir: cleared what instance {name} left, whose job is over");
+        errln!("weir: cleared what instance {name} left, whose job is over");
     }
 }
 
@@ -303,7 +304,7 @@ fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&DrainedFiles<
             summary.lost == 0
         }
         Err(e) => {
-            eprintln!("weir: {e:#}");
+            errln!("weir: {e:#}");
             false
         }
     }
@@ -384,7 +385,7 @@ fn tell_where_it_is(run_dir: &Path, name: &str) {
         true => ("", ""),
         false => (" (weir stop does, of elevated directories)", " --no-drain"),
     };
-    eprintln!(
+    errln!(
         "weir: the data is safe only in the instance, which stays: weir stage out -i {} SOURCE \
          DESTINATION tries again{again}, weir stop{end} {name} gives up what it has",
         run_dir.display()
@@ -400,12 +401,12 @@ fn run_in(
 ) -> Result<CommandOutcome, Failure> {
     let variables = inject::variables(run_dir, libraries, env)?;
     if let Some(warning) = limits::too_small_for(run_dir) {
-        eprintln!("weir: warning: {warning}");
+        errln!("weir: warning: {warning}");
     }
     let status = supervise::run(&args.command, &variables, &[])?;
     let was_served = used.is_served();
     if !was_served {
-        eprintln!(
+        errln!(
             "weir: the instance {} was stopped, or its server lost, while the command ran; the \
              command ended with {status}",
             run_dir.display()
@@ -429,15 +430,15 @@ fn stop_server(
     let ended = match server.stop() {
         Ok(ended) => ended,
         Err(e) => {
-            eprintln!("weir: {e:#}; its log is in {}", run_dir.display());
+            errln!("weir: {e:#}; its log is in {}", run_dir.display());
             if let Some(remains) = remains_of(&run_dir, &settings.config, env) {
-                eprintln!("weir: {}", remains.describe());
+                errln!("weir: {}", remains.describe());
             }
             return false;
         }
     };
     if let Some(log) = ended.log {
-        eprintln!("weir: the server's log is {}", log.display());
+        errln!("weir: the server's log is {}", log.display());
     }
     match ended.result {
         Ok(done) => {
@@ -445,7 +446,7 @@ fn stop_server(
             true
         }
         Err(why) => {
-            eprintln!("weir: the instance was lost: {why}");
+            errln!("weir: the instance was lost: {why}");
             false
         }
     }
@@ -514,7 +515,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         };
         let root = root::start(&found, plan)?;
         for (host, name) in root.cleared() {
-            eprintln!("weir: cleared what instance {name} left on {host}, whose job is over");
+            errln!("weir: cleared what instance {name} left on {host}, whose job is over");
         }
         let ready = root.server(root.own).context("no server on this node")?;
         let of = format!(" on {} servers", root.ready_servers.len());
@@ -572,14 +573,14 @@ fn announce(
     env: &Environment,
 ) -> Result<()> {
     let export = |(name, value): (&str, std::ffi::OsString)| {
-        println!("export {name}={}", quoted(&value.to_string_lossy()));
+        outln!("export {name}={}", quoted(&value.to_string_lossy()));
     };
     if args.shell {
         let variables = inject::variables(&ready.run_dir, libraries, env)?;
         let wanted = |(name, _): &(&str, _)| args.inject || *name == "WEIR_INSTANCE";
         variables.into_iter().filter(wanted).for_each(export);
     } else {
-        println!(
+        outln!(
             "weir: instance {} serves {}{of}; WEIR_INSTANCE={}",
             ready.name,
             ready.mount.display(),

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use weir_config::Drain;
 use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
+use weir_instance::errln;
 
 use crate::args::{ChoiceArgs, DrainProcessArgs};
 use crate::array_log;
@@ -163,9 +164,7 @@ impl RunStages<'_> {
     pub fn begin_drains(&self, run_dir: &Path) -> Drains {
         let begin = |tree: &DrainedTree| {
             let started = self.start_process(run_dir, tree).inspect_err(|error| {
-                eprintln!(
-                    "weir: cannot drain while the command runs: {error}; it is done at the end"
-                );
+                errln!("weir: cannot drain while the command runs: {error}; it is done at the end");
             });
             started.ok()
         };
@@ -248,7 +247,7 @@ impl RunStages<'_> {
             is_safe &= self
                 .take_tree_out(run_dir, &tree, process)
                 .unwrap_or_else(|failure| {
-                    eprintln!("weir: {}: {failure}", tree.target.display());
+                    errln!("weir: {}: {failure}", tree.target.display());
                     false
                 });
         }

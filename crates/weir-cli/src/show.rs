@@ -11,6 +11,7 @@ use weir_core::proto::audit::Party;
 use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
 use weir_instance::connection::Connection;
 use weir_instance::directories::{self, Remains};
+use weir_instance::errln;
 use weir_instance::report::Report;
 use weir_instance::roster;
 use weir_launch::agent;
@@ -46,7 +47,7 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
     for run_dir in live(config, env) {
         // One that ends just now is none that runs.
         if let Err(e) = show_status(&run_dir, args) {
-            eprintln!("weir: {e:#}");
+            errln!("weir: {e:#}");
         }
     }
     for remains in directories::all(config, env) {

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use weir_config::{Config, Environment};
+use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::sources::{check_parent, check_targets, make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
@@ -94,7 +95,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     }
     match files.json {
         true => outln!("{json}"),
-        false => eprintln!("weir: {}", in_words(&summary)),
+        false => errln!("weir: {}", in_words(&summary)),
     }
     complain(&summary)
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::drained::Drained;
@@ -368,4 +369,23 @@ fn nothing_is_moved_in_a_pause_and_a_move_keeps_its_limit() {
     assert!(began.elapsed() >= Duration::from_millis(1400));
     assert!(fs::read(out).unwrap() == large.as_bytes());
     room.ok(&["stop", "x"]);
+}
+
+/// The file system of a job's output may be full, and the reader of a pipe may have ended.
+#[test]
+fn what_cannot_be_said_does_not_end_a_run() {
+    let room = Room::new();
+    room.write("in", "content");
+    let out = room.path().join("out");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    for stderr in [Stdio::from(full), Stdio::from(writer)] {
+        let mut run = room.weir(&["run", "--stage-in", "in", "--drain-to", "out", "true"]);
+        let status = run.stdout(Stdio::null()).stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(fs::read(out.join("in")).unwrap(), b"content");
+        fs::remove_dir_all(&out).unwrap();
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
 }

@@ -7,6 +7,7 @@ use weir_core::proto::{Status, Stop, Welcome};
 use weir_server::control::Control;
 
 use crate::directories::{self, Label};
+use crate::errln;
 use crate::lock::Lock;
 use crate::report::Report;
 
@@ -72,7 +73,7 @@ impl Use {
         // that server again or without it. The command's calls said what was lost by that.
         let goes_on = directories::is_kept(&self.run_dir);
         if goes_on {
-            eprintln!("weir: the server of this node was killed while the command ran");
+            errln!("weir: the server of this node was killed while the command ran");
         }
         goes_on
     }

@@ -10,6 +10,7 @@
 //! | `connection` | a connection to a server |
 //! | `report` | the report of a server, and the sum of several |
 //! | `size` | numbers of bytes, for people |
+//! | `errln` | messages on standard error, which may fail |
 //!
 //! Left out: starting servers (`weir-launch`), and what is in the directories (`weir-server`).
 
@@ -17,6 +18,7 @@
 
 pub mod connection;
 pub mod directories;
+pub mod errln;
 pub mod lock;
 pub mod mounts;
 pub mod report;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_config::{Environment, Loaded};
+use weir_instance::errln;
 
 use crate::address::fabric_listener;
 use crate::greet::GreetingSecrets;
@@ -81,7 +82,7 @@ pub fn invite(
             let (charge, came) = (Arc::clone(&charge), Arc::clone(&came));
             std::thread::spawn(move || match greet(&stream, &charge) {
                 Ok(rank) => came(rank, stream),
-                Err(e) => eprintln!("turned away a connection: {e:#}"),
+                Err(e) => errln!("turned away a connection: {e:#}"),
             });
         }
     };

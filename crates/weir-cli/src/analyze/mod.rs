@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context, Result};
 use weir_config::{Config, Environment};
 use weir_instance::directories;
+use weir_instance::errln;
 use weir_launch::random::random;
 use weir_mover::drain::AnalyzerId;
 use weir_mover::PathFilter;
@@ -157,7 +158,7 @@ impl FileAnalyzer {
                 return Err(nothing_drains(&self.run_dir).into());
             }
             if began.elapsed() >= TELL_TIME && !std::mem::replace(&mut is_told, true) {
-                eprintln!("weir: {}; waits for one", nothing_drains(&self.run_dir));
+                errln!("weir: {}; waits for one", nothing_drains(&self.run_dir));
             }
         }
     }
@@ -226,7 +227,7 @@ impl FileAnalyzer {
                 self.unanalysed()
             ));
         }
-        eprintln!("weir: {}", parts.join(", "));
+        errln!("weir: {}", parts.join(", "));
     }
 
     fn judge(&self) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{json, Value};
+use weir_instance::errln;
 
 use super::command::AnalysisEnd;
 
@@ -87,7 +88,7 @@ impl AnalysisTally {
         }
         if done.is_failure() {
             let (path, end) = (done.path.display(), done.end.in_words());
-            eprintln!("weir: analyze: {path}: {end}");
+            errln!("weir: analyze: {path}: {end}");
         }
     }
 

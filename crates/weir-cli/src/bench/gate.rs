@@ -12,6 +12,7 @@ use anyhow::{bail, Context, Result};
 use socket2::{SockRef, TcpKeepalive};
 use weir_bench::{WorkerId, Workers};
 use weir_core::roster::{InstanceId, Secret};
+use weir_instance::errln;
 use weir_launch::random::random;
 use weir_launch::workers::{WorkerInvitation, WorkerProgram};
 
@@ -65,7 +66,7 @@ impl WorkerGate {
                     Ok(arrival) => drop(tell.send(arrival)),
                     Err(e) => {
                         away.fetch_add(1, Ordering::Relaxed);
-                        eprintln!("weir: turned away a connection: {e:#}");
+                        errln!("weir: turned away a connection: {e:#}");
                     }
                 });
             }

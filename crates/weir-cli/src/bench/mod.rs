@@ -35,6 +35,7 @@ use weir_bench::nodes::{
 };
 use weir_bench::{write_report, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
+use weir_instance::errln;
 use weir_launch::nodes::{self, NodeOptions, NodePlan};
 
 use crate::exit::Failure;
@@ -140,7 +141,7 @@ pub fn run(
     }
     match of_nodes(args, load, env) {
         Err(Failure::Other(error)) if error.is::<WrongData>() => {
-            eprintln!("weir: {error:#}");
+            errln!("weir: {error:#}");
             Ok(EXIT_WRONG_DATA)
         }
         other => other,
@@ -252,7 +253,7 @@ fn measure(
     };
     let turned_away = stage.gate.turned_away();
     if turned_away > 0 {
-        eprintln!("weir: {turned_away} connections of no worker were turned away");
+        errln!("weir: {turned_away} connections of no worker were turned away");
     }
     stage.strike()?;
     Ok(finished)

@@ -10,6 +10,7 @@ use weir_bench::{WorkerId, Workers};
 use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
 use weir_instance::directories::Job;
+use weir_instance::errln;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::nodes::NodePlan;
@@ -157,7 +158,7 @@ impl BenchInstance {
         }
         let summary = self.root.stop()?;
         for problem in &summary.problems {
-            eprintln!("weir: {problem}");
+            errln!("weir: {problem}");
         }
         ensure!(summary.lost == 0, "{} servers were lost", summary.lost);
         Ok(())

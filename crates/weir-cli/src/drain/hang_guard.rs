@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_instance::errln;
 use weir_mover::CallWatch;
 
 use super::command::in_words_slow;
@@ -39,7 +40,7 @@ impl HangGuard {
             let hung = self.watch.time_without_return().min(began.elapsed());
             if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
                 self.service.analyses().close();
-                eprintln!(
+                errln!(
                     "weir: drain: the job ends soon: no more is moved to {}",
                     self.service.target().display()
                 );
@@ -58,7 +59,7 @@ impl HangGuard {
     }
 
     fn name_hanging_calls(&self, hung: Duration) {
-        eprintln!(
+        errln!(
             "weir: drain: no call of {} has returned for {} s; at least {} files are not safe, and the \
              names that changed after them",
             self.service.target().display(),
@@ -67,7 +68,7 @@ impl HangGuard {
         );
         let calls = self.watch.slow_calls(WATCH_INTERVAL);
         for call in calls.iter().take(stage::SHOWN_FAILURES) {
-            eprintln!("weir: drain: {}", in_words_slow(call));
+            errln!("weir: drain: {}", in_words_slow(call));
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
+use weir_instance::errln;
 use weir_mover::drain::MoveEvent;
 
 /// The most events that wait to be read.
@@ -75,7 +76,7 @@ impl EventHook {
         self.send_line(json!({ "event": "finished", "safe": is_safe }));
         let missed = self.missed.load(Ordering::Relaxed);
         if missed > 0 {
-            eprintln!("weir: drain.hook did not read {missed} events in time");
+            errln!("weir: drain.hook did not read {missed} events in time");
         }
         // Its input ends when all are written.
         drop(self.events);
@@ -87,7 +88,7 @@ impl EventHook {
             }
             std::thread::sleep(LOOK);
         }
-        eprintln!("weir: drain.hook does not end; it is killed");
+        errln!("weir: drain.hook does not end; it is killed");
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

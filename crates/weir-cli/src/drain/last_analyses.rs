@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use weir_instance::errln;
 use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound};
 use weir_mover::tree::FileTree;
 use weir_mover::StageProgress;
@@ -53,7 +54,7 @@ impl LastAnalyses<'_> {
                 AnalysesLeft::None => break,
                 AnalysesLeft::Queued if !is_told => {
                     let number = self.table.unfinished();
-                    eprintln!("weir: drain: waits for {number} analyses");
+                    errln!("weir: drain: waits for {number} analyses");
                     is_told = true;
                 }
                 AnalysesLeft::Queued => {}

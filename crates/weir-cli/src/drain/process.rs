@@ -17,6 +17,7 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::drain::{Drain, PlacedNodes};
 use weir_mover::{DirectoryTree, StageOptions, StageSummary, WatchedTree};
@@ -103,9 +104,7 @@ fn is_safe(status: ExitStatus) -> Option<bool> {
         Some(0) => Some(true),
         Some(code) if code == i32::from(NOT_MOVED) => Some(false),
         _ => {
-            eprintln!(
-                "weir: the process that drained ended with {status}; moving everything again"
-            );
+            errln!("weir: the process that drained ended with {status}; moving everything again");
             None
         }
     }
@@ -272,14 +271,14 @@ fn move_rest(
 
 fn hand_over(drain: &mut TargetDrain<'_>) {
     if let Err(error) = drain.hand_over() {
-        eprintln!("weir: drain: names that are removed later may stay: {error}");
+        errln!("weir: drain: names that are removed later may stay: {error}");
     }
 }
 
 /// Has later drains of the instance remove nothing of what is on the target now: programs make room in the instance.
 fn forget_placed(placed: &PlacedNodes) {
     if let Err(error) = placed.forget_own() {
-        eprintln!(
+        errln!(
             "weir: drain: a later drain may remove what programs remove from the instance: {error}"
         );
     }
@@ -288,14 +287,14 @@ fn forget_placed(placed: &PlacedNodes) {
 fn tell_summary(service: &DrainService, summary: &StageSummary) {
     let (files, moved) = service.moved();
     if files > 0 {
-        eprintln!(
+        errln!(
             "weir: {files} files ({}) moved while the command ran",
             bytes(moved)
         );
     }
     let evicted = service.evicted();
     if evicted.files > 0 {
-        eprintln!(
+        errln!(
             "weir: {} files ({}) evicted from the instance to make room",
             evicted.files,
             bytes(evicted.bytes)
@@ -303,12 +302,13 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
     }
     let analyses = service.analyses().counts();
     if analyses.analysed + analyses.failed > 0 {
-        eprintln!(
+        errln!(
             "weir: {} files analysed before they were moved, {} analyses failed",
-            analyses.analysed, analyses.failed
+            analyses.analysed,
+            analyses.failed
         );
     }
-    eprintln!("weir: {}", stage::in_words(summary));
+    errln!("weir: {}", stage::in_words(summary));
 }
 
 /// A signal begins a round. Unless it is a warning nothing is held back for an analysis any more; it ends the

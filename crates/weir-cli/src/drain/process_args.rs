@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use weir_config::DrainOrder;
 use weir_core::elevated::ALIAS_LINK;
+use weir_instance::errln;
 use weir_mover::drain::{NameOrder, PlacedNodes, PrefetchNotes};
 use weir_mover::stripe::StripeSize;
 use weir_mover::{InstanceTree, PathFilter, StageOptions};
@@ -82,7 +83,7 @@ impl DrainProcessArgs {
     /// The user's program that hears of events. Without it everything is moved all the same.
     pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
-        let told = |error: &anyhow::Error| eprintln!("weir: {error:#}; it hears nothing");
+        let told = |error: &anyhow::Error| errln!("weir: {error:#}; it hears nothing");
         started.inspect_err(told).ok()
     }
 
@@ -109,7 +110,7 @@ impl DrainProcessArgs {
         };
         let shared = SharedPaths::Targets(vec![target.to_owned()]);
         MoverGate::open(&self.run_dir, "drain", shared, role).unwrap_or_else(|error| {
-            eprintln!("weir: drain: this node moves everything: {error:#}");
+            errln!("weir: drain: this node moves everything: {error:#}");
             MoverGate::default()
         })
     }

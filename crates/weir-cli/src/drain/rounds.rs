@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use weir_instance::errln;
 use weir_mover::drain::{AheadResult, Drain, DrainRound, PendingState, PlacedNodes};
 use weir_mover::{
     DirectoryTree, InstanceTree, MoverNews, RateLimit, StageOptions, StageProgress, WatchedTree,
@@ -169,7 +170,7 @@ impl Rounds<'_> {
 
     fn tell_lost_marks(&self) {
         if let Some(error) = self.placed.take_failure() {
-            eprintln!(
+            errln!(
                 "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
                  next one may take them for somebody else's"
             );
@@ -196,7 +197,7 @@ impl Rounds<'_> {
         evicted
             .unwrap_or(Ok(AheadResult::default()))
             .unwrap_or_else(|error| {
-                eprintln!("weir: drain: {error}");
+                errln!("weir: drain: {error}");
                 AheadResult::default()
             })
     }
@@ -213,11 +214,11 @@ fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
     };
     let first = failures().next().cloned();
     match &first {
-        Some(reason) if told.as_ref() != Some(reason) => eprintln!(
+        Some(reason) if told.as_ref() != Some(reason) => errln!(
             "weir: drain: {} files could not be moved, and are tried again: {reason}",
             failures().count()
         ),
-        None if told.is_some() => eprintln!("weir: drain: what could not be moved is moved"),
+        None if told.is_some() => errln!("weir: drain: what could not be moved is moved"),
         _ => {}
     }
     *told = first;
@@ -232,7 +233,7 @@ pub fn write_status(service: &DrainService, file: &Path) {
     let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, file));
     if let Err(error) = written {
         if !IS_TOLD.swap(true, Ordering::Relaxed) {
-            eprintln!("weir: drain.status_file: {}: {error}", file.display());
+            errln!("weir: drain.status_file: {}: {error}", file.display());
         }
     }
 }

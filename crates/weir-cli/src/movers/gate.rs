@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::Rank;
 use weir_instance::connection::Connection;
+use weir_instance::errln;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::random::random;
@@ -223,7 +224,7 @@ impl MoverDoor {
                 return tracing::debug!("the command has ended: {error:#}")
             }
             Err(error) => {
-                eprintln!(
+                errln!(
                     "weir: {}: server {rank} does not help: {error:#}",
                     self.purpose
                 );

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_instance::errln;
 use weir_mover::sources::{make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{FollowedSources, StagePair, StageProgress, StageSummary};
@@ -114,13 +115,13 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
                     helpers.set_pairs(&pairs);
                 }
                 for failure in followed.look(from, to, &pairs, &progress, team.as_ref()) {
-                    eprintln!("weir: {}; trying again", failure.reason);
+                    errln!("weir: {}; trying again", failure.reason);
                 }
             }
             Err(error) => {
                 let error = Some(error.to_string());
                 if error != last_error && !paths.has_target_ended() {
-                    eprintln!(
+                    errln!(
                         "weir: {}; trying again",
                         error.as_deref().unwrap_or_default()
                     );
@@ -129,7 +130,7 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
             }
         }
         if paths.has_target_ended() {
-            eprintln!("weir: the instance has ended");
+            errln!("weir: the instance has ended");
             followed.forget_failures();
             break;
         }

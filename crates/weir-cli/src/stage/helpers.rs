@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
+use weir_instance::errln;
 use weir_instance::roster;
 use weir_mover::{
     FilePlacement, InstanceTree, MoverNews, MoverSource, StageOptions, StagePair, StageSummary,
@@ -109,7 +110,7 @@ impl MoverSource for StageHelpers {
         };
         let gate = MoverGate::open(&self.run_dir, "stage", shared, role);
         let gate = gate.unwrap_or_else(|error| {
-            eprintln!("weir: stage: this node moves everything: {error:#}");
+            errln!("weir: stage: this node moves everything: {error:#}");
             MoverGate::default()
         });
         let invited = gate.invited();
@@ -122,6 +123,6 @@ impl MoverSource for StageHelpers {
     }
 
     fn note_loss(&self, rank: u16, reason: &str) {
-        eprintln!("weir: stage: server {rank} does not help any more: {reason}");
+        errln!("weir: stage: server {rank} does not help any more: {reason}");
     }
 }

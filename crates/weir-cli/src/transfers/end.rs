@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_client::socket;
 use weir_client::transfer::{TransferReply, TransferRequest, UnfinishedTransfers, BEGUN, SOCKET};
+use weir_instance::errln;
 
 /// The time between two looks, milliseconds.
 const LOOK_MS: u32 = 1000;
@@ -22,13 +23,13 @@ pub fn finish_transfers(run_dir: &Path, patience: Duration) -> bool {
         let left = match find_unfinished(run_dir) {
             Ok(left) => left,
             Err(error) => {
-                eprintln!("weir: transfers of the command may not have ended: {error}");
+                errln!("weir: transfers of the command may not have ended: {error}");
                 return false;
             }
         };
         if left.files == 0 {
             if left.unheard_failures > 0 {
-                eprintln!(
+                errln!(
                     "weir: {} files of transfers that no program waited for could not be moved",
                     left.unheard_failures
                 );
@@ -36,7 +37,7 @@ pub fn finish_transfers(run_dir: &Path, patience: Duration) -> bool {
             return left.unheard_failures == 0;
         }
         if before.is_none() {
-            eprintln!("weir: waiting for {} files of transfers", left.files);
+            errln!("weir: waiting for {} files of transfers", left.files);
         }
         if before != Some(left) {
             moved = Instant::now();
@@ -44,7 +45,7 @@ pub fn finish_transfers(run_dir: &Path, patience: Duration) -> bool {
         before = Some(left);
         if moved.elapsed() > patience {
             let seconds = patience.as_secs();
-            eprintln!(
+            errln!(
                 "weir: {} files of transfers are given up: nothing was copied for {seconds} s",
                 left.files
             );

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use weir_client::transfer::{DrainReport, FileTransfer};
+use weir_instance::errln;
 use weir_mover::transfer::{transfer_file, FileProgress};
 use weir_mover::tree::FileTree;
 use weir_mover::{DirectoryTree, InstanceTree, MoveError};
@@ -182,7 +183,7 @@ impl TransferTrees {
         moved.map_err(|error| {
             if error.errno() == Errno::IO {
                 // Standard error is the server's log.
-                eprintln!("weir: transfer: {error}");
+                errln!("weir: transfer: {error}");
             }
             error.errno()
         })
@@ -232,7 +233,7 @@ impl TransferTrees {
         }
         let of_file = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
         let of_instance = |error: anyhow::Error| {
-            eprintln!("weir: prefetch: {error:#}");
+            errln!("weir: prefetch: {error:#}");
             Errno::IO
         };
         let target = &self.elevated[number];

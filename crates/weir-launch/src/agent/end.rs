@@ -6,6 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use weir_instance::directories::clear_dirs;
+use weir_instance::errln;
 
 use super::state::{Agent, AgentEnding, EndNotice, LocalServer};
 use super::summary::Summary;
@@ -82,14 +83,15 @@ impl Agent {
             let _ = writeln!(asked, "{}", to_line(&summary));
         }
         if self.charge.root && self.charge.lifeline {
-            println!("{}", to_line(&summary));
+            // The process above may be gone.
+            let _ = writeln!(std::io::stdout(), "{}", to_line(&summary));
         }
     }
 
     /// Ends what is here and below as if it had been killed: nobody is left who would have moved what it holds. So the
     /// agents below hear no word but the end of the pipe, as the servers do.
     fn leave_remains(&mut self) {
-        eprintln!("the process above was lost: what the servers hold stays, for weir recover");
+        errln!("the process above was lost: what the servers hold stays, for weir recover");
         self.farewell = Some(EndNotice { report: None });
         self.hang_up();
         self.handle_until(|agent| {
@@ -172,9 +174,10 @@ impl Agent {
 fn clear_lost(local: &mut LocalServer) {
     local.kept.clear();
     if let Err(e) = clear_dirs(local.dirs.iter().map(PathBuf::as_path)) {
-        eprintln!(
+        errln!(
             "server {} on {}: {e:#}",
-            local.server.rank, local.server.host
+            local.server.rank,
+            local.server.host
         );
     }
 }

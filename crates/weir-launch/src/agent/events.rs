@@ -7,6 +7,7 @@ use super::summary::{EmployAnswer, Request};
 use crate::message::{MessageDown, MessageUp, StartFailure};
 use crate::server::to_line;
 use crate::workers::{Task, WorkerInvitation};
+use weir_instance::errln;
 
 impl Agent {
     /// Takes note of one event.
@@ -32,7 +33,7 @@ impl Agent {
             Event::Link(index, up) => return self.heard_link(index, up),
             Event::Signal(signal) => {
                 if self.charge.heed_signals || !self.started {
-                    eprintln!("stopping on {signal}");
+                    errln!("stopping on {signal}");
                     self.end_on_signal();
                 }
             }
@@ -42,11 +43,11 @@ impl Agent {
                     .iter_mut()
                     .find(|link| link.servers[0].rank == rank);
                 if let Some(Err(e)) = link.map(|link| link.joined(stream)) {
-                    eprintln!("{e:#}");
+                    errln!("{e:#}");
                 }
             }
             Event::JobOver => {
-                eprintln!("stopping with the job");
+                errln!("stopping with the job");
                 self.end_as(AgentEnding::Orphaned);
             }
             Event::Asked(Request::Stop, stream) => {
@@ -113,7 +114,7 @@ impl Agent {
                 })
             });
             if let Err(e) = tended {
-                eprintln!("a worker beside server {}: {e:#}", local.server.rank);
+                errln!("a worker beside server {}: {e:#}", local.server.rank);
             }
         }
     }

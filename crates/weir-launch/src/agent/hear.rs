@@ -5,6 +5,7 @@ use std::process::Command;
 use weir_core::roster::Member;
 use weir_core::types::Rank;
 use weir_instance::directories::{self, Remains};
+use weir_instance::errln;
 
 use super::state::{spawn, Agent, AgentEnding, Event};
 use crate::hosted_server::HostedServer;
@@ -46,7 +47,7 @@ impl Agent {
             }
             Some(ServerMessage::Ready(ready)) if self.started => {
                 let server = &local.server;
-                eprintln!("server {} on {}: it is back", server.rank, server.host);
+                errln!("server {} on {}: it is back", server.rank, server.host);
                 local.ready = Some(ready);
             }
             Some(ServerMessage::Ready(ready)) => {
@@ -75,16 +76,18 @@ impl Agent {
                         ..failed(why, None)
                     });
                 }
-                eprintln!(
+                errln!(
                     "server {} on {}: {why}",
-                    local.server.rank, local.server.host
+                    local.server.rank,
+                    local.server.host
                 );
             }
             Some(ServerMessage::Failed(_)) if self.ending == Some(AgentEnding::GivenUp) => {}
             Some(ServerMessage::Failed(why)) if self.started => {
-                eprintln!(
+                errln!(
                     "server {} on {}: {why}",
-                    local.server.rank, local.server.host
+                    local.server.rank,
+                    local.server.host
                 );
             }
             Some(ServerMessage::Failed(why)) => return Err(failed(why, None)),
@@ -101,13 +104,14 @@ impl Agent {
                     let why = format!("the server was lost ({status})");
                     // One that does not become ready again is not tried once more.
                     if local.ready.is_some() && self.ending.is_none() {
-                        eprintln!(
+                        errln!(
                             "server {} on {}: {why}; started again",
-                            server.rank, server.host
+                            server.rank,
+                            server.host
                         );
                         match self.start_again(index) {
                             Ok(()) => return Ok(()),
-                            Err(e) => eprintln!("it cannot be: {e:#}"),
+                            Err(e) => errln!("it cannot be: {e:#}"),
                         }
                     }
                     self.heard_of_loss(server, why);
@@ -198,7 +202,7 @@ impl Agent {
             }
         });
         if let Err(e) = asked {
-            eprintln!("{e:#}");
+            errln!("{e:#}");
         }
     }
 
@@ -208,7 +212,7 @@ impl Agent {
         if is_given_up || self.lost.iter().any(|line| line.starts_with(&known)) {
             return;
         }
-        eprintln!("{known}{why}");
+        errln!("{known}{why}");
         self.lost.push(known + &why);
         if !self.charge.root {
             self.say(&MessageUp::Lost { server, why });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weir_instance::errln;
 use weir_instance::report;
 use weir_instance::report::Report;
 
@@ -143,6 +144,6 @@ fn ask<T: DeserializeOwned>(
             return Ok(Some(serde_json::from_str(&line)?));
         }
         // Whom it waits for.
-        eprintln!("weir: {}", line.trim_end());
+        errln!("weir: {}", line.trim_end());
     }
 }

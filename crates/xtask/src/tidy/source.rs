@@ -9,6 +9,18 @@ const LONG_LINES: usize = 500;
 /// A longer file is split.
 const TOO_LONG_LINES: usize = 1000;
 
+/// Crates whose programs may end if they cannot print: they hold no data of users.
+const MAY_PRINT: [&str; 8] = [
+    "weir-bench",
+    "weir-cluster",
+    "weir-fakes",
+    "weir-faultfs",
+    "weir-scale",
+    "weir-sim",
+    "weir-tests",
+    "xtask",
+];
+
 /// By which a crate does without `unsafe`.
 pub const FORBIDS_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
@@ -31,9 +43,18 @@ pub fn check(path: &Path, text: &str) -> Untidy {
         untidy.errors.push(at(1, "weir-core forbids unsafe_code"));
     }
     let lines: Vec<&str> = text.lines().collect();
+    let is_product = is_of_product(path);
+    let is_test = |line: &&str| line.starts_with("#[cfg(test)]");
+    let tests_begin = lines.iter().position(is_test).unwrap_or(lines.len());
     for (index, line) in lines.iter().enumerate() {
         if !line.is_ascii() {
             untidy.errors.push(at(index + 1, "is not ASCII"));
+        }
+        if is_product && index < tests_begin && prints_or_panics(line) {
+            untidy.errors.push(at(
+                index + 1,
+                "prints by a macro that panics where nothing can be written: errln!, outln!, complain!",
+            ));
         }
         if silences_a_lint(line) && !has_reason(&lines, index) {
             untidy
@@ -47,6 +68,23 @@ pub fn check(path: &Path, text: &str) -> Untidy {
         n => untidy.errors.push(at(n, "is too long: split it")),
     }
     untidy
+}
+
+/// True for sources of what users run beside their programs, or in them.
+fn is_of_product(path: &Path) -> bool {
+    let mut parts = path.iter().filter_map(|part| part.to_str());
+    let place = [parts.next(), parts.next(), parts.next()];
+    let [Some(group), Some(name), Some("src")] = place else {
+        return false;
+    };
+    group == "connectors" || group == "crates" && !MAY_PRINT.contains(&name)
+}
+
+/// True if a line calls a macro of std that panics if it cannot print.
+fn prints_or_panics(line: &str) -> bool {
+    let is_code = !line.trim_start().starts_with("//");
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '!');
+    is_code && words.any(|word| ["print!", "println!", "eprint!", "eprintln!"].contains(&word))
 }
 
 fn silences_a_lint(line: &str) -> bool {
@@ -111,6 +149,24 @@ mod tests {
             1
         );
         assert_eq!(silenced("#[allow(dead_code)] // used by C"), 0);
+    }
+
+    #[test]
+    fn products_do_not_end_where_nothing_can_be_printed() {
+        let text = "//! A thing.\nfn f() {\n    eprintln!(\"a\");\n}\n#[cfg(test)]\nmod tests {\n    println!();\n}\n";
+        let errors_in = |path: &str| check(Path::new(path), text).errors.len();
+        assert_eq!(errors_in("crates/weir-cli/src/a.rs"), 1);
+        assert_eq!(errors_in("connectors/weir-mpiio/src/a.rs"), 1);
+        for path in [
+            "crates/xtask/src/a.rs",
+            "crates/weir-cli/tests/a.rs",
+            "fuzz/a.rs",
+        ] {
+            assert_eq!(errors_in(path), 0, "{path}");
+        }
+        for line in ["// eprintln!(1)", "errln!(1)", "outln!(1)"] {
+            assert!(!prints_or_panics(line), "{line}");
+        }
     }
 
     #[test]
