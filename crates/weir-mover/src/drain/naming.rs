@@ -163,12 +163,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let now = &round.snapshot;
         let links = self.unmade_links(then, now);
-        let links: Vec<UnmadeLink> = links
+        let mut links: Vec<UnmadeLink> = links
             .map(|(path, node)| UnmadeLink {
                 leads_to: destination(path, &node.content),
                 made: node.version.ctime,
             })
             .collect();
+        links.sort_unstable_by_key(|link| link.made);
         ready.retain(|(path, one)| {
             one.rounds > LONGEST_WAIT || !self.waits_for_links(path, &links, then, now)
         });
@@ -196,7 +197,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         !relocated.is_hidden() && is_kept(relocated.at()) || is_taken && is_kept(path)
     }
 
-    /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
+    /// True if links, sorted by their times, are to be made that do not lead to a directory, and that programs may have made before they removed
     /// files of it: the directory has changed since, or its name is to lose files.
     fn waits_for_links(
         &self,
@@ -205,10 +206,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> bool {
-        let elsewhere = unmade
-            .iter()
-            .filter(|link| !link.leads_to.starts_with(path) && !path.starts_with(&link.leads_to));
-        let Some(oldest) = elsewhere.map(|link| link.made).min() else {
+        let mut unmade = unmade.iter();
+        let oldest = unmade
+            .find(|link| !link.leads_to.starts_with(path) && !path.starts_with(&link.leads_to));
+        let Some(oldest) = oldest.map(|link| link.made) else {
             return false;
         };
         let seen = [then.get(path), now.get(path)].into_iter().flatten();
