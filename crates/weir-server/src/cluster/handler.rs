@@ -198,11 +198,12 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn get_xattr(&self, _: Rank, op: GetXattr) -> Result<Vec<u8>, FsError> {
-        self.cluster.node(|node| node.xattr(op.ino, &op.name))
+        self.cluster
+            .node(|node| node.files().xattr(op.ino, &op.name))
     }
 
     async fn list_xattrs(&self, _: Rank, op: ListXattrs) -> Result<Vec<u8>, FsError> {
-        self.cluster.node(|node| node.xattr_names(op.ino))
+        self.cluster.node(|node| node.files().xattr_names(op.ino))
     }
 
     async fn set_xattr(&self, _: Rank, op: SetXattr) -> Result<(), FsError> {

@@ -43,10 +43,9 @@ impl<P: Platform> Node<'_, P> {
             self.writes().detach_cell(cell);
         }
         self.descriptions().end_client(id);
-        self.forget_pages(id);
+        self.files().forget_client(id);
         self.descriptions().check_ownerless();
         self.locks.drop_client(id);
-        self.files.forget_client(id);
         self.drop_dead_locks();
         let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
         if self.is_mount(id) && !is_ghost {

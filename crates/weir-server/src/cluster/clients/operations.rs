@@ -27,7 +27,10 @@ impl<P: Platform> LocalOperations for Node<'_, P> {
     }
 
     fn set_mapped(&mut self, from: ClientId, op: SetMapped) -> Result<(), FsError> {
-        self.keep_pages(from, op.ino, op.mapped)
+        if !self.is_mount(from) {
+            return Err(FsError::NotPermitted);
+        }
+        self.files().keep_pages(from, op.ino, op.mapped)
     }
 
     fn admit(&mut self, _: Control, op: Admit) -> Result<(), FsError> {

@@ -163,6 +163,19 @@ impl ExtentTables {
         self.cells = Slots::new(open.cells.len());
     }
 
+    /// The writers, and the files as they write them.
+    pub(in crate::cluster) fn writers<'a, 'm>(
+        &'a self,
+        names: &'a NodeNames<'m>,
+        open: &'a OpenRegion<'m>,
+    ) -> NodeWriters<'a, 'm> {
+        NodeWriters {
+            tables: self,
+            names,
+            open,
+        }
+    }
+
     /// Returns true if a client has a cell.
     pub(in crate::cluster) fn has_cell(&self, client: ClientId, cell: u32) -> bool {
         self.cells
@@ -276,22 +289,14 @@ pub(in crate::cluster) struct NodeWrites<'a, 'm, P: Platform> {
 impl<'m, P: Platform> NodeWrites<'_, 'm, P> {
     /// The writers, and the files as they write them.
     fn writers(&self) -> NodeWriters<'_, 'm> {
-        NodeWriters {
-            tables: self.tables,
-            names: self.names,
-            open: self.open,
-        }
+        self.tables.writers(self.names, self.open)
     }
 }
 
 impl<'m, P: Platform> Node<'m, P> {
     /// The writers, and the files as they write them.
     pub(in crate::cluster) fn writers(&self) -> NodeWriters<'_, 'm> {
-        NodeWriters {
-            tables: &self.extents,
-            names: &self.names,
-            open: &self.open,
-        }
+        self.extents.writers(&self.names, &self.open)
     }
 
     /// The writes, to take them into the index and to change it.

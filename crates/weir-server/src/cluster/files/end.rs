@@ -226,7 +226,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             return false;
         };
         if self.server.extents().is_in_flight(ino)
-            || self.server.node(|node| !node.end_stand_in(local))
+            || self.server.node(|node| !node.files().end_stand_in(local))
         {
             return false;
         }
@@ -360,7 +360,7 @@ impl<S: FilesNeeds> FileEnds<S> {
     }
 
     pub(in crate::cluster) fn erase_gone_soon(&self) {
-        if self.server.node(|node| node.files().has_gone()) {
+        if self.server.node(|node| node.files().tables.has_gone()) {
             let this = self.clone();
             self.server
                 .peers()
@@ -370,7 +370,7 @@ impl<S: FilesNeeds> FileEnds<S> {
 
     /// Erases the rest of files of this server that have ended.
     pub(in crate::cluster) async fn erase_gone(&self) {
-        let gone = self.server.node(|node| node.files().take_gone());
+        let gone = self.server.node(|node| node.files().tables.take_gone());
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 

@@ -4,15 +4,15 @@ use weir_core::names::{Attr, FileType, SetAttr};
 use weir_core::proto::{self, FsError};
 use weir_core::types::Ino;
 
+use crate::cluster::files::NodeFiles;
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
 
 /// The set-user-id and the set-group-id bit.
 const SET_ID: u32 = 0o6000;
 
-impl<P: Platform> Node<'_, P> {
+impl NodeFiles<'_, '_> {
     /// Ends a stand-in that no process here has open, unless it has unpublished extents.
-    pub(in crate::cluster) fn end_stand_in(&mut self, local: Ino) -> bool {
+    pub(super) fn end_stand_in(&mut self, local: Ino) -> bool {
         let unused = !self.writers().is_written(local);
         if unused {
             self.extents.keep_stored(local, 0);
@@ -22,12 +22,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
     /// whose bytes the home does not know yet.
-    pub(in crate::cluster) fn refresh(
-        &mut self,
-        local: Ino,
-        attr: &Attr,
-        leased: bool,
-    ) -> Result<(), FsError> {
+    pub(super) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         let attr = &Attr {
             size: attr.size.max(self.extents.end_of_data(local)),
             ..*attr
@@ -42,10 +37,8 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(in crate::cluster) fn set_attributes(
-        &mut self,
-        op: &proto::SetAttr,
-    ) -> Result<(), FsError> {
+    /// Sets attributes.
+    pub(super) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
         let attr = self.names.attr(op.ino).map_err(refusal)?;
         let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
         if let Some(mode) = op.mode.filter(|_| own_file) {
@@ -57,7 +50,7 @@ impl<P: Platform> Node<'_, P> {
             gid: op.gid,
             atime_ns: op.atime_ns,
             mtime_ns: op.mtime_ns,
-            ctime_ns: Some(self.time()),
+            ctime_ns: Some(self.names.now_ns()),
             policy: op.policy,
             ..SetAttr::default()
         };

@@ -13,6 +13,7 @@ use weir_core::proto::{Cause, FsError};
 use weir_core::types::Ino;
 
 use crate::cluster::files::descriptions::OpenDescriptions;
+use crate::cluster::files::NodeFiles;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 
@@ -49,11 +50,11 @@ impl<P: Platform> Node<'_, P> {
     /// number of descriptions that do; if there are any, its lamination is due.
     pub(in crate::cluster) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
         self.take_all_notes();
-        self.set_lamination(ino, Lamination::Sealing)?;
+        self.files().set_lamination(ino, Lamination::Sealing)?;
         fence(Ordering::SeqCst);
         let writers = self.opened().count_writers(ino);
         if writers > 0 {
-            self.set_lamination(ino, Lamination::Due)?;
+            self.files().set_lamination(ino, Lamination::Due)?;
         } else {
             self.writes().harvest(ino);
         }
@@ -67,56 +68,55 @@ impl<P: Platform> Node<'_, P> {
         let attached = u32::from(self.writers().has_writers_of(ino));
         self.opened().count_writers(ino).max(attached)
     }
+}
 
-    pub(in crate::cluster) fn set_lamination(
-        &mut self,
-        ino: Ino,
-        is: Lamination,
-    ) -> Result<(), FsError> {
+impl NodeFiles<'_, '_> {
+    /// Sets a file's state of lamination.
+    pub(super) fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
         let set = SetAttr {
             lamination: Some(is),
             ..SetAttr::default()
         };
         self.names.setattr(ino, &set).map_err(refusal)?;
         match is {
-            Lamination::Due => self.files.watched.insert(ino),
-            _ => self.files.watched.remove(&ino),
+            Lamination::Due => self.tables.watched.insert(ino),
+            _ => self.tables.watched.remove(&ino),
         };
         Ok(())
     }
 
     /// Watches a file again that had no writer and could not be laminated.
-    pub(in crate::cluster) fn watch_again(&mut self, ino: Ino) {
+    pub(super) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
-            self.files.watched.insert(ino);
+            self.tables.watched.insert(ino);
         }
     }
 
     /// Takes the watched files that no program has open for writing any more. A client that has
     /// just made a file is attached to it before its description says so.
-    pub(in crate::cluster) fn take_unwritten(&mut self) -> Vec<Ino> {
-        if self.files.watched.is_empty() {
+    pub(super) fn take_unwritten(&mut self) -> Vec<Ino> {
+        if self.tables.watched.is_empty() {
             return Vec::new();
         }
-        let written: HashSet<Ino> = self.opened().written().collect();
+        let written: HashSet<Ino> = self.tables.opened(self.open).written().collect();
         let is_unwritten =
             |ino: &Ino| !written.contains(ino) && !self.writers().has_writers_of(*ino);
         let all: Vec<Ino> = self
-            .files
+            .tables
             .watched
             .iter()
             .copied()
             .filter(is_unwritten)
             .collect();
         for ino in &all {
-            self.files.watched.remove(ino);
+            self.tables.watched.remove(ino);
         }
         all
     }
 
     /// Handles a change of the permission bits: it removes a file's last write permission, or adds
     /// one to a file that was to be laminated.
-    pub(in crate::cluster) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
+    pub(super) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
         let writable = mode & 0o222 != 0;
         match attr.lamination {
             Lamination::Done | Lamination::Sealing if writable => Err(FsError::ReadOnly),

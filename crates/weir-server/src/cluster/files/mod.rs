@@ -10,8 +10,9 @@
 //!
 //! Interface: the types of [`parts`]: `hold_here`, `hold_for` and `add_writer` (files that are opened); `recall_here`,
 //! `recall_leases` (changes that others must not miss); the holds of a server that is lost or back (`forget_holder`,
-//! `keep_held`, `ask_for_policies`); operations of clients and other servers. `FilesState` and `OpenFileTables` are for
-//! the journal.
+//! `keep_held`, `ask_for_policies`); operations of clients and other servers. [`NodeFiles`]: the files of this node, with those
+//! tables of other rooms that change with them; sweeping and sealing them stays on `Node`. `FilesState` and
+//! `OpenFileTables` are for the journal.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -37,8 +38,11 @@ use weir_core::proto::audit::Finding;
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_core::xattr::Xattrs;
 
+use crate::cluster::changes::NotedChanges;
+use crate::cluster::extents::{ExtentTables, NodeWriters};
 use crate::cluster::keyed::Keyed;
-use crate::node::{OpenRegion, SnapshotPosition, Visit};
+use crate::cluster::node_names::NodeNames;
+use crate::node::{Node, OpenRegion, Platform, SnapshotPosition, Visit};
 use crate::rules::Rules;
 
 pub(super) mod append;
@@ -162,11 +166,6 @@ impl OpenFileTables {
         }
     }
 
-    /// Drops the values of extended attributes that a client that is gone left unfinished.
-    pub(in crate::cluster) fn forget_client(&mut self, client: ClientId) {
-        self.unfinished_xattrs.forget_client(client);
-    }
-
     /// Visits some of the extended attributes of the inodes after one; returns the last inode that
     /// was shown, if there are more.
     pub(in crate::cluster) fn show_xattrs(
@@ -176,6 +175,43 @@ impl OpenFileTables {
         visit: Visit<'_>,
     ) -> Option<Ino> {
         self.xattrs.show_some(after, most, visit)
+    }
+}
+
+/// The files of this node: the tables of this room, and those parts of other rooms that change with
+/// them: inodes, stored bytes, the blocks of files that programs write.
+pub(in crate::cluster) struct NodeFiles<'a, 'm> {
+    tables: &'a mut OpenFileTables,
+    names: &'a mut NodeNames<'m>,
+    extents: &'a mut ExtentTables,
+    changes: &'a mut NotedChanges,
+    open: &'a OpenRegion<'m>,
+}
+
+impl<'m> NodeFiles<'_, 'm> {
+    /// The writers, and the files as they write them.
+    fn writers(&self) -> NodeWriters<'_, 'm> {
+        self.extents.writers(self.names, self.open)
+    }
+
+    /// Forgets a client that is gone: its pages, if it was a mount, and the values of extended
+    /// attributes that it left unfinished.
+    pub(in crate::cluster) fn forget_client(&mut self, id: ClientId) {
+        self.forget_pages(id);
+        self.tables.unfinished_xattrs.forget_client(id);
+    }
+}
+
+impl<'m, P: Platform> Node<'m, P> {
+    /// The files, to change them.
+    pub(in crate::cluster) fn files(&mut self) -> NodeFiles<'_, 'm> {
+        NodeFiles {
+            tables: &mut self.files,
+            names: &mut self.names,
+            extents: &mut self.extents,
+            changes: &mut self.changes,
+            open: &self.open,
+        }
     }
 }
 

@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
-use weir_core::names::{Attr, Lamination};
+use weir_core::names::Attr;
 use weir_core::proto::audit::Party;
-use weir_core::proto::peer::{LogRange, PeerOperation, SetXattr};
-use weir_core::proto::{self, Caller, ContentVersion, FsError, PathInTree};
+use weir_core::proto::peer::{LogRange, PeerOperation};
+use weir_core::proto::{ContentVersion, FsError, PathInTree};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_core::xattr::SetFlags;
 
 use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::WriteTables;
 use crate::cluster::files::descriptions::OpenDescriptions;
-use crate::cluster::files::{FilesState, OpenFileTables};
+use crate::cluster::files::{FilesState, NodeFiles};
 use crate::cluster::keyed::Guard;
 
 /// The rest of the server, as far as files concern it.
@@ -121,51 +120,23 @@ pub(in crate::cluster) trait NamesForFiles {
 /// This server's own tables, as far as files use them. Programs see a change of several tables as
 /// one change. Files have their numbers of this server's table.
 pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
-    /// The tables of this room.
-    fn files(&mut self) -> &mut OpenFileTables;
+    /// The files, to change them.
+    fn files(&mut self) -> NodeFiles<'_, 'static>;
     /// The open file descriptions, to look at.
     fn opened(&self) -> OpenDescriptions<'_, 'static>;
     /// The number of descriptions of this node that have a file open for writing. A client that has
     /// just made it, and whose description does not say so yet, counts as one.
     fn count_writers(&mut self, ino: Ino) -> u32;
-    /// Ends a stand-in that no process here has open, unless it has unpublished extents.
-    fn end_stand_in(&mut self, local: Ino) -> bool;
     /// Evicts a file of an instance that has all its extents here.
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
     /// The programs of this node that write a file.
     fn parties_writing(&self, ino: Ino) -> Vec<Party>;
     /// Describes a client, for people.
     fn party(&self, id: ClientId) -> Party;
-    /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
-    /// whose bytes the home does not know yet.
-    fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError>;
-    /// Removes an extended attribute.
-    fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError>;
-    /// Sets attributes.
-    fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError>;
-    /// Sets a file's state of lamination.
-    fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError>;
-    /// Sets an extended attribute.
-    fn set_xattr_here(
-        &mut self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        flags: SetFlags,
-    ) -> Result<(), FsError>;
     /// Frees one orphan, if no program has it open.
     fn sweep_one(&mut self, ino: Ino);
     /// Takes in everything that the clients of a file wrote and closed.
     fn take_in(&mut self, ino: Ino);
-    /// Takes the watched files that no program has open for writing any more. A client that has
-    /// just made a file is attached to it before its description says so.
-    fn take_unwritten(&mut self) -> Vec<Ino>;
-    /// Takes a part of a value; returns the operation once the value is complete.
-    fn take_xattr_part(
-        &mut self,
-        from: Caller,
-        op: proto::SetXattr,
-    ) -> Result<Option<SetXattr>, FsError>;
     /// Seals a file against being opened for writing, if no program has it open so. Returns the
     /// number of descriptions that do; if there are any, its lamination is due.
     fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError>;
@@ -173,6 +144,4 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn unpin(&mut self, ino: Ino);
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
     fn wake_mounts(&self, ino: Ino);
-    /// Watches a file again that had no writer and could not be laminated.
-    fn watch_again(&mut self, ino: Ino);
 }

@@ -11,6 +11,7 @@ use weir_core::journal::State;
 use weir_core::names::{FileType, Lamination};
 use weir_core::types::Ino;
 
+use crate::cluster::files::{NodeFiles, OpenFileTables};
 use crate::node::{Node, Platform};
 
 /// The number of orphans from which a sweep is due.
@@ -94,29 +95,33 @@ impl<P: Platform> Node<'_, P> {
             self.sweep();
         }
     }
+}
 
-    /// Sweeps the unnamed files that no other node has open. The others have now said which files
-    /// they have open; after a restart all unnamed files stay until then.
+impl OpenFileTables {
+    /// Lets unnamed files end that no other node has open. The others have now said which files they
+    /// have open; after a restart all unnamed files stay until then.
     pub(in crate::cluster) fn keep_orphans_no_more(&mut self) {
-        self.files.keeps_orphans = false;
-        self.sweep();
+        self.keeps_orphans = false;
     }
+}
 
-    /// Restores the unnamed files, and the files that are to be laminated.
-    pub(in crate::cluster) fn take_up_orphans(&mut self, state: &State) {
+impl NodeFiles<'_, '_> {
+    /// Restores the extended attributes, the unnamed files, and the files that are to be laminated.
+    pub(in crate::cluster) fn take_up(&mut self, state: &mut State, is_of_several: bool) {
+        self.tables.xattrs = std::mem::take(&mut state.xattrs);
         // Other nodes may have an unnamed file open, and this node may have bytes of theirs to
         // publish.
-        self.files.keeps_orphans = self.identity.is_of_several();
+        self.tables.keeps_orphans = is_of_several;
         let own = state
             .inodes
             .values()
             .filter(|image| image.home == image.ino);
         let orphans = own.filter(|image| image.nlink == 0);
-        self.files.orphans.extend(orphans.map(|image| image.ino));
+        self.tables.orphans.extend(orphans.map(|image| image.ino));
         let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
             let attr = self.names.attr(*ino);
             attr.is_ok_and(|attr| attr.lamination == Lamination::Due)
         });
-        self.files.watched.extend(due);
+        self.tables.watched.extend(due);
     }
 }

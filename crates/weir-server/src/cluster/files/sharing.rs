@@ -93,7 +93,8 @@ impl<S: FilesNeeds> FileSharing<S> {
         } else {
             Lamination::Due
         };
-        self.server.node(|node| node.set_lamination(ino, is))?;
+        self.server
+            .node(|node| node.files().set_lamination(ino, is))?;
         // A node that does not hear of it is told when it asks.
         let _ = self.mark_holders(ino).await;
         if done {
@@ -251,7 +252,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         let was = self.server.node(|node| node.names().attr_of(local))?.policy;
         self.server.node(|node| {
             node.names().set_policy(local, op.policy)?;
-            node.set_lamination(local, op.lamination)?;
+            node.files().set_lamination(local, op.lamination)?;
             node.names().set_evicted(local, op.evicted)
         })?;
         let attr = self.server.node(|node| node.names().attr_of(local))?;
@@ -328,7 +329,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, FsError> {
-        if !self.server.node(|node| node.files().has_rules()) {
+        if !self.server.node(|node| node.files().tables.has_rules()) {
             return Ok(None);
         }
         let now_ns = self.server.peers().now_ns();
@@ -418,7 +419,7 @@ impl<S: FilesNeeds> FileSharing<S> {
     /// Laminates the files that this node's programs have closed and that were to be laminated
     /// then.
     pub(in crate::cluster) fn laminate_unwritten(&self) {
-        for local in self.server.node(FileSteps::take_unwritten) {
+        for local in self.server.node(|node| node.files().take_unwritten()) {
             let ino = self.server.global(local);
             let this = self.clone();
             self.server.peers().run_or_spawn(async move {
@@ -428,7 +429,7 @@ impl<S: FilesNeeds> FileSharing<S> {
                     Ok(_) | Err(FsError::Stale | FsError::NotFound) => {}
                     Err(error) => {
                         tracing::debug!(?ino, %error, "a lamination that is due is tried again");
-                        this.server.node(|node| node.watch_again(local));
+                        this.server.node(|node| node.files().watch_again(local));
                     }
                 }
             });

@@ -203,7 +203,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             {
                 attr.size = attr.size.max(node.names().attr_of(local)?.size);
             }
-            node.refresh(local, &attr, leased)
+            node.files().refresh(local, &attr, leased)
         })
     }
 
@@ -396,7 +396,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         set: proto::SetAttr,
     ) -> Result<(), FsError> {
         let before = self.server.node(|node| node.names().attr_of(set.ino))?;
-        self.server.node(|node| node.set_attributes(&set))?;
+        self.server.node(|node| node.files().set_attributes(&set))?;
         let own = set.ino.rank() == self.server.rank();
         let attr = self.server.node(|node| node.names().attr_of(set.ino))?;
         match attr.file_type() {
@@ -537,7 +537,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             return;
         }
         self.state().holders.borrow_mut().add_holder(ino, holder);
-        self.server.node(|node| node.files().pin(ino));
+        self.server.node(|node| node.files().tables.pin(ino));
     }
 
     /// The files of this server that another server holds.

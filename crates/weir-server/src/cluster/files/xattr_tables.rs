@@ -9,10 +9,10 @@ use weir_core::journal::Item;
 use weir_core::proto::peer::SetXattr;
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{ClientId, Ino};
-use weir_core::xattr::{SetFlags, Xattrs, VALUE_MAX};
+use weir_core::xattr::{SetFlags, VALUE_MAX};
 
+use crate::cluster::files::{NodeFiles, OpenFileTables};
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
 
 /// Values with missing parts, by the client and the number of its call.
 #[derive(Debug, Default)]
@@ -57,14 +57,14 @@ impl Unfinished {
     }
 }
 
-impl<P: Platform> Node<'_, P> {
+impl OpenFileTables {
     /// Takes a part of a value; returns the operation once the value is complete.
-    pub(in crate::cluster) fn take_xattr_part(
+    pub(super) fn take_xattr_part(
         &mut self,
         from: Caller,
         op: proto::SetXattr,
     ) -> Result<Option<SetXattr>, FsError> {
-        let value = self.files.unfinished_xattrs.add(from, &op)?;
+        let value = self.unfinished_xattrs.add(from, &op)?;
         Ok(value.map(|value| SetXattr {
             ino: op.ino,
             name: op.name,
@@ -72,18 +72,23 @@ impl<P: Platform> Node<'_, P> {
             flags: op.flags,
         }))
     }
+}
 
+impl NodeFiles<'_, '_> {
+    /// The value of an extended attribute.
     pub(in crate::cluster) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.files.xattrs.get(ino, name).map(<[u8]>::to_vec)
+        self.tables.xattrs.get(ino, name).map(<[u8]>::to_vec)
     }
 
+    /// The names of all extended attributes.
     pub(in crate::cluster) fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        Ok(self.files.xattrs.list(ino))
+        Ok(self.tables.xattrs.list(ino))
     }
 
-    pub(in crate::cluster) fn set_xattr_here(
+    /// Sets an extended attribute.
+    pub(super) fn set_xattr(
         &mut self,
         ino: Ino,
         name: &[u8],
@@ -91,26 +96,18 @@ impl<P: Platform> Node<'_, P> {
         flags: SetFlags,
     ) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.files.xattrs.check(ino, name, value.len(), flags)?;
-        self.files.xattrs.set(ino, name, value);
+        self.tables.xattrs.check(ino, name, value.len(), flags)?;
+        self.tables.xattrs.set(ino, name, value);
         self.changes.note(&Item::Xattr(ino, name, value));
-        self.set_attributes(&proto::SetAttr::nothing(ino)) // ctime
+        self.names.touch(ino, false)
     }
 
-    pub(in crate::cluster) fn remove_xattr_here(
-        &mut self,
-        ino: Ino,
-        name: &[u8],
-    ) -> Result<(), FsError> {
+    /// Removes an extended attribute.
+    pub(super) fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
-        self.files.xattrs.remove(ino, name)?;
+        self.tables.xattrs.remove(ino, name)?;
         self.changes.note(&Item::XattrGone(ino, name));
-        self.set_attributes(&proto::SetAttr::nothing(ino))
-    }
-
-    /// Restores the attributes from before a restart.
-    pub(in crate::cluster) fn take_up_xattrs(&mut self, xattrs: &mut Xattrs) {
-        self.files.xattrs = std::mem::take(xattrs);
+        self.names.touch(ino, false)
     }
 }
 

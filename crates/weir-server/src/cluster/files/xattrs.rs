@@ -30,7 +30,10 @@ impl<S: FilesNeeds> ExtendedAttributes<S> {
         op: proto::SetXattr,
     ) -> Result<(), FsError> {
         let ino = self.server.resolve(op.ino)?;
-        let Some(set) = self.server.node(|node| node.take_xattr_part(from, op))? else {
+        let Some(set) = self
+            .server
+            .node(|node| node.files().tables.take_xattr_part(from, op))?
+        else {
             return Ok(());
         };
         self.server
@@ -55,8 +58,10 @@ impl<S: FilesNeeds> ExtendedAttributes<S> {
         &self,
         op: peer::SetXattr,
     ) -> Result<(), FsError> {
-        self.server
-            .node(|node| node.set_xattr_here(op.ino, &op.name, &op.value, op.flags))?;
+        self.server.node(|node| {
+            let mut files = node.files();
+            files.set_xattr(op.ino, &op.name, &op.value, op.flags)
+        })?;
         // The attributes were changed with it.
         self.server
             .stand_ins()
@@ -69,7 +74,7 @@ impl<S: FilesNeeds> ExtendedAttributes<S> {
         op: peer::RemoveXattr,
     ) -> Result<(), FsError> {
         self.server
-            .node(|node| node.remove_xattr_here(op.ino, &op.name))?;
+            .node(|node| node.files().remove_xattr(op.ino, &op.name))?;
         self.server
             .stand_ins()
             .set_attr_at_home(proto::SetAttr::nothing(op.ino))

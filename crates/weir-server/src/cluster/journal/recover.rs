@@ -53,7 +53,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.clock.set(now_ns);
         let clients = state.clients.len();
         self.writes().take_up_files(state);
-        self.take_up_xattrs(&mut state.xattrs);
         for uid in &state.admitted {
             if let Err(error) = self.admit_user(*uid) {
                 tracing::warn!(uid, %error, "programs of this user are not admitted any more");
@@ -74,7 +73,8 @@ impl<'m, P: Platform> Node<'m, P> {
         }
         self.writes().cut_beyond_ends();
         self.extents.take_up_published_log(&mut state.published_log);
-        self.take_up_orphans(state);
+        let is_of_several = self.identity.is_of_several();
+        self.files().take_up(state, is_of_several);
         Ok(RecoveredCounts {
             inodes: state.inodes.len(),
             clients,

@@ -109,7 +109,8 @@ impl<P: Platform> Cluster<P> {
         // Publishes may wait for this lock, and erasing waits for those publishes.
         drop(telling);
         self.node(|node| {
-            node.keep_orphans_no_more();
+            node.files.keep_orphans_no_more();
+            node.sweep();
         });
         self.ends().erase_gone().await;
     }

@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
-use weir_core::names::{Attr, Lamination};
+use weir_core::names::Attr;
 use weir_core::proto::audit::Party;
-use weir_core::proto::peer::{LogRange, PeerOperation, SetXattr};
-use weir_core::proto::{self, Caller, ContentVersion, FsError, PathInTree};
+use weir_core::proto::peer::{LogRange, PeerOperation};
+use weir_core::proto::{ContentVersion, FsError, PathInTree};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_core::xattr::SetFlags;
 
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
 use crate::cluster::files::descriptions::OpenDescriptions;
 use crate::cluster::files::{
-    ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles, OpenFileTables,
+    ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles, NodeFiles,
 };
 use crate::cluster::keyed::Guard;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
@@ -165,8 +164,8 @@ impl<S: NamesNeeds> NamesForFiles for InstanceNames<S> {
 }
 
 impl<P: Platform> FileSteps for Node<'static, P> {
-    fn files(&mut self) -> &mut OpenFileTables {
-        &mut self.files
+    fn files(&mut self) -> NodeFiles<'_, 'static> {
+        self.files()
     }
 
     fn opened(&self) -> OpenDescriptions<'_, 'static> {
@@ -175,10 +174,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn count_writers(&mut self, ino: Ino) -> u32 {
         self.count_writers(ino)
-    }
-
-    fn end_stand_in(&mut self, local: Ino) -> bool {
-        self.end_stand_in(local)
     }
 
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
@@ -193,50 +188,12 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.party(id)
     }
 
-    fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
-        self.refresh(local, attr, leased)
-    }
-
-    fn remove_xattr_here(&mut self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
-        self.remove_xattr_here(ino, name)
-    }
-
-    fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
-        self.set_attributes(op)
-    }
-
-    fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
-        self.set_lamination(ino, is)
-    }
-
-    fn set_xattr_here(
-        &mut self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        flags: SetFlags,
-    ) -> Result<(), FsError> {
-        self.set_xattr_here(ino, name, value, flags)
-    }
-
     fn sweep_one(&mut self, ino: Ino) {
         self.sweep_one(ino);
     }
 
     fn take_in(&mut self, ino: Ino) {
         self.take_in(ino);
-    }
-
-    fn take_unwritten(&mut self) -> Vec<Ino> {
-        self.take_unwritten()
-    }
-
-    fn take_xattr_part(
-        &mut self,
-        from: Caller,
-        op: proto::SetXattr,
-    ) -> Result<Option<SetXattr>, FsError> {
-        self.take_xattr_part(from, op)
     }
 
     fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
@@ -248,10 +205,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn wake_mounts(&self, ino: Ino) {
-        self.wake_mounts(ino);
-    }
-
-    fn watch_again(&mut self, ino: Ino) {
-        self.watch_again(ino);
+        self.wake_waiters(&self.files.mounts_with(ino));
     }
 }
