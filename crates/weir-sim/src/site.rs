@@ -466,7 +466,7 @@ impl Site {
     /// Adds a client process; returns the client with its process number.
     pub fn admit(&self) -> Option<(ClientId, u32, Arc<FakeClientMemory>)> {
         let life = self.life()?;
-        let id = life.node.borrow().vacant_client(ClientKind::Program)?;
+        let id = life.node.borrow().clients().vacant(ClientKind::Program)?;
         let (pid, memory) = self.machine.start_process(id);
         life.node
             .borrow_mut()

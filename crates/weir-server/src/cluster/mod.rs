@@ -211,7 +211,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Serves an encoded request of a client or a tool of this node. Returns the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        let request = self.node(|node| node.decoded(from, request));
+        let request = self.node(|node| node.stats.decode_request(from, request));
         let reply = match self.begin_operation(from, request, Vec::new()) {
             Served::Now(reply) => reply,
             Served::Later(work) => self.peers().by(self.peers().next_deadline(), work).await,

@@ -125,7 +125,7 @@ impl<'m, P: Platform> Node<'m, P> {
         let spent_ms = words.take_request(&mut bytes);
         let begins = self.clients.begin_request(id, channel);
         let request = begins.then(|| ChannelRequest {
-            request: self.decoded(Caller::Client(id), &bytes),
+            request: self.stats.decode_request(Caller::Client(id), &bytes),
             spent_ms,
             reply: std::mem::take(&mut self.buffers.reply),
         });

@@ -206,7 +206,7 @@ pub fn begin_journal(
         why: error.to_string(),
     })?;
     node.keep_journal(Box::new(File { file, begun: None }));
-    let keep: Vec<ClientId> = node.client_ids();
+    let keep: Vec<ClientId> = node.clients().ids();
     instance.clear_what_was_before(&keep);
     Ok(())
 }

@@ -146,7 +146,7 @@ impl<'a> Service<'a> {
     }
 
     fn poll_client(&mut self, id: ClientId) {
-        let kind = match self.node.borrow().is_mount(id) {
+        let kind = match self.node.borrow().clients().is_mount(id) {
             true => ClientKind::Mount,
             false => ClientKind::Program,
         };
@@ -270,7 +270,7 @@ impl<'a> Service<'a> {
 
     fn admit(&mut self, serial: Serial, pid: u32, kind: ClientKind) {
         self.bury_predecessors(pid);
-        let vacant = self.node.borrow().vacant_client(kind);
+        let vacant = self.node.borrow().clients().vacant(kind);
         let Some(id) = vacant else {
             self.refusals.refuse(Refusal::Clients, pid);
             return self.turn_away(serial, NO_CLIENT);
@@ -314,7 +314,7 @@ impl<'a> Service<'a> {
             .iter()
             .filter(|(_, id)| {
                 let node = self.node.borrow();
-                node.client_pid(**id) == Some(pid) && !node.is_connected(**id)
+                node.clients().pid(**id) == Some(pid) && !node.clients().is_connected(**id)
             })
             .map(|(serial, _)| *serial)
             .collect();

@@ -368,7 +368,7 @@ impl Mesh {
     /// A client at a server's node.
     pub fn client(&mut self, rank: usize) -> ClientId {
         let mut node = self.nodes[rank].borrow_mut();
-        let id = node.vacant_client(ClientKind::Program).unwrap();
+        let id = node.clients().vacant(ClientKind::Program).unwrap();
         let memory = Arc::new(FakeClientMemory::new());
         node.admit(id, 100 + id.0, ClientKind::Program, memory);
         id

@@ -262,7 +262,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(world: &mut World) -> Client {
-        let id = world.node().vacant_client(ClientKind::Program).unwrap();
+        let id = world.node().clients().vacant(ClientKind::Program).unwrap();
         let memory = Arc::new(FakeClientMemory::new());
         world
             .node()

@@ -1,4 +1,4 @@
-//! The clients of this server: admitting them, and their requests.
+//! The clients of this server: admitting them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use weir_core::journal::Item;
 use weir_core::node::channel;
-use weir_core::proto::{Caller, ClientKind, FsError, Request};
+use weir_core::proto::{ClientKind, FsError};
 use weir_core::types::ClientId;
 
-use crate::cluster::clients::table::Client;
+use crate::cluster::changes::NotedChanges;
+use crate::cluster::clients::table::{Client, Clients};
 use crate::node::{ClientMemory, Node, Platform, Visit};
 
 /// Users other than the server's own whose programs may be clients.
@@ -23,24 +24,29 @@ impl AdmittedUsers {
             visit(&Item::UserAdmitted(*uid));
         }
     }
+
+    /// Admits programs of another user as clients from now on.
+    pub(in crate::cluster) fn admit(
+        &mut self,
+        uid: u32,
+        platform: &impl Platform,
+        changes: &mut NotedChanges,
+    ) -> Result<(), FsError> {
+        if self.0.contains(&uid) {
+            return Ok(());
+        }
+        platform.admit(uid)?;
+        tracing::info!(uid, "programs of another user are admitted");
+        self.0.insert(uid);
+        changes.note(&Item::UserAdmitted(uid));
+        Ok(())
+    }
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Admits programs of another user as clients from now on.
-    pub(in crate::cluster) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
-        if self.admitted_users.0.contains(&uid) {
-            return Ok(());
-        }
-        self.platform.admit(uid)?;
-        tracing::info!(uid, "programs of another user are admitted");
-        self.admitted_users.0.insert(uid);
-        self.changes.note(&Item::UserAdmitted(uid));
-        Ok(())
-    }
-
-    /// The number for the next client; `None`: there are too many.
-    pub fn vacant_client(&self, kind: ClientKind) -> Option<ClientId> {
-        self.clients.vacant(kind)
+    /// The clients.
+    pub fn clients(&self) -> &Clients<P::Memory> {
+        &self.clients
     }
 
     /// Adds a client, with the fresh region of its number.
@@ -61,41 +67,5 @@ impl<P: Platform> Node<'_, P> {
         self.stats.clients_ever += 1;
         self.clients.insert(id, Client::new(memory, pid, kind));
         self.changes.note(&Item::ClientCame { client: id, pid });
-    }
-
-    /// The region of a client.
-    pub(in crate::cluster) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
-        Some(Arc::clone(&self.clients.get(id)?.memory))
-    }
-
-    /// Decodes a request of a client or a tool, and counts it.
-    pub(in crate::cluster) fn decoded(
-        &mut self,
-        from: Caller,
-        bytes: &[u8],
-    ) -> Result<Request, FsError> {
-        let request = postcard::from_bytes::<Request>(bytes);
-        let name = request.as_ref().map_or("malformed", Request::name);
-        self.stats.count_request(name);
-        request.map_err(|_| {
-            let about = || format!("{from:?}: {} bytes", bytes.len());
-            self.stats.reject("request", about);
-            FsError::Malformed
-        })
-    }
-
-    /// Returns true if a client's connection stands.
-    pub fn is_connected(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|client| client.connected)
-    }
-
-    /// The numbers of all clients.
-    pub fn client_ids(&self) -> Vec<ClientId> {
-        self.clients.ids()
-    }
-
-    /// The process of a client.
-    pub fn client_pid(&self, id: ClientId) -> Option<u32> {
-        Some(self.clients.get(id)?.pid)
     }
 }

@@ -2,6 +2,7 @@
 //! cells and descriptions come back.
 
 use weir_core::journal::Item;
+use weir_core::proto::ClientKind;
 use weir_core::types::ClientId;
 
 use crate::node::{ClientMemory, Node, Platform};
@@ -47,12 +48,11 @@ impl<P: Platform> Node<'_, P> {
         self.descriptions().check_ownerless();
         self.locks.drop_client(id);
         self.drop_dead_locks();
-        let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
-        if self.is_mount(id) && !is_ghost {
-            // A kernel mount is not one of the programs that are counted.
-            self.stats.clients_ever -= 1;
-        }
         if let Some(client) = self.clients.remove(id) {
+            if client.kind == ClientKind::Mount && !client.ghost {
+                // A kernel mount is not one of the programs that are counted.
+                self.stats.clients_ever -= 1;
+            }
             for lease in &client.leases {
                 self.segments.release(lease.segment);
             }

@@ -6,16 +6,15 @@
 //!
 //! May call: all rooms, to clean up after a client that ends.
 //!
-//! Interface: `take_notes`, `take_all_notes`, `wake_waiters`, `memory_of`; `party` and
-//! `parties_writing` (who they are, for messages); `Clients`, the table itself, which has no state of
-//! other rooms.
+//! Interface: `take_notes`, `take_all_notes`; `NodeParties` (their programs, for messages); `Clients`, the
+//! table itself, which has no state of other rooms.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `table` | the clients |
 //! | `operations` | operations on this server's own tables |
 //! | `notes` | messages of clients that do not wait for an answer |
-//! | `admission`, `parties` | admitting clients; who they are |
+//! | `admission`, `parties` | admitting clients; their programs |
 //! | `death` | the end of a client |
 //! | `stats` | counts |
 //! | `report` | the state of this server according to its own tables |
@@ -24,8 +23,7 @@ pub(super) mod admission;
 pub(super) mod death;
 pub(super) mod notes;
 pub(super) mod operations;
-mod parties;
+pub(super) mod parties;
 pub(super) mod report;
-pub(super) use parties::wake_waiters;
 pub(super) mod stats;
 pub(super) mod table;

@@ -51,7 +51,10 @@ impl<P: Platform> Node<'_, P> {
                 }
                 own
             }
-            Note::Refused(segment) => self.refused(id, SegmentId(segment)),
+            Note::Refused(segment) => {
+                let segment = SegmentId(segment);
+                self.segments.refused(&self.clients, id, segment)
+            }
             Note::Release(segment) => self.end_lease(id, SegmentId(segment)),
             Note::Closed(index) => self.ofd_closed(index),
             // The sweep finds the orphans by itself.

@@ -23,17 +23,18 @@ impl<P: Platform> LocalOperations for Node<'_, P> {
     }
 
     fn statfs(&mut self, _: Caller, _: Statfs) -> Result<FsStat, FsError> {
-        Ok(self.room())
+        Ok(self.segments.room(&self.names.counts()))
     }
 
     fn set_mapped(&mut self, from: ClientId, op: SetMapped) -> Result<(), FsError> {
-        if !self.is_mount(from) {
+        if !self.clients.is_mount(from) {
             return Err(FsError::NotPermitted);
         }
         self.files().keep_pages(from, op.ino, op.mapped)
     }
 
     fn admit(&mut self, _: Control, op: Admit) -> Result<(), FsError> {
-        self.admit_user(op.uid)
+        self.admitted_users
+            .admit(op.uid, &self.platform, &mut self.changes)
     }
 }

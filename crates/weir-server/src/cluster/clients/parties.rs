@@ -1,68 +1,58 @@
-//! The programs of this node that are clients, for people and for messages to them.
+//! The programs of this node that are clients, for people.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use weir_core::proto::audit::Party;
 use weir_core::proto::ClientKind;
-use weir_core::types::{ClientId, Ino};
+use weir_core::types::{ClientId, Rank};
 
 use crate::cluster::clients::table::Clients;
-use crate::node::{ClientMemory, Node, Platform};
+use crate::node::{Node, Platform};
 
-impl<P: Platform> Node<'_, P> {
-    /// Describes a client, for people.
+/// The clients of this node and the names of their programs.
+pub(in crate::cluster) struct NodeParties<'a, P: Platform> {
+    rank: Rank,
+    clients: &'a Clients<P::Memory>,
+    platform: &'a P,
+}
+
+impl<P: Platform> NodeParties<'_, P> {
+    /// Describes a client.
     pub(in crate::cluster) fn party(&self, id: ClientId) -> Party {
-        let pid = self.client_pid(id).unwrap_or(0);
+        let pid = self.clients.pid(id).unwrap_or(0);
         Party {
-            rank: self.identity.rank.0,
+            rank: self.rank.0,
             pid,
             program: self.platform.program(pid),
         }
     }
 
-    /// The programs of this node that are clients, except those that have just ended.
-    pub(super) fn parties_attached(&self) -> Vec<Party> {
+    /// Describes clients, each once.
+    pub(in crate::cluster) fn parties(&self, ids: impl Iterator<Item = ClientId>) -> Vec<Party> {
+        let ids: BTreeSet<ClientId> = ids.collect();
+        ids.into_iter().map(|id| self.party(id)).collect()
+    }
+
+    /// Describes all clients, except those that have just ended, and mounts that have nothing open.
+    pub(super) fn attached(&self, has_open: impl Fn(ClientId) -> bool) -> Vec<Party> {
         let clients = self.clients.iter();
         let connected = clients.filter(|(id, client)| {
-            let idles = || !self.opened().has_open(*id);
-            client.connected && !client.ghost && !(self.is_mount(*id) && idles())
+            let idles = || client.kind == ClientKind::Mount && !has_open(*id);
+            client.connected && !client.ghost && !idles()
         });
-        let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
-        let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();
+        let mut parties = self.parties(connected.map(|(id, _)| id));
         parties.retain(|party| !party.program.is_empty());
         parties
     }
-
-    /// The programs of this node that write a file.
-    pub(in crate::cluster) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
-        let mut clients: Vec<ClientId> = self.writers().clients_of(ino).collect();
-        clients.sort_unstable_by_key(|id| id.0);
-        clients.dedup();
-        clients.into_iter().map(|id| self.party(id)).collect()
-    }
-
-    /// Returns true if a client is a kernel mount.
-    pub fn is_mount(&self, id: ClientId) -> bool {
-        let client = self.clients.get(id);
-        client.is_some_and(|client| client.kind == ClientKind::Mount)
-    }
-
-    /// Wakes clients that sleep until the server has news.
-    pub(in crate::cluster) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
-        wake_waiters(&self.clients, &self.platform, clients);
-    }
 }
 
-/// Wakes clients that sleep until the server has news.
-pub(in crate::cluster) fn wake_waiters<P: Platform>(
-    table: &Clients<P::Memory>,
-    platform: &P,
-    clients: &BTreeSet<ClientId>,
-) {
-    for client in clients.iter().filter_map(|id| table.get(*id)) {
-        let event = &client.memory.header().event;
-        event.fetch_add(1, Ordering::SeqCst);
-        platform.wake(event);
+impl<P: Platform> Node<'_, P> {
+    /// The programs that are clients, to describe them.
+    pub(in crate::cluster) fn parties(&self) -> NodeParties<'_, P> {
+        NodeParties {
+            rank: self.identity.rank,
+            clients: &self.clients,
+            platform: &self.platform,
+        }
     }
 }

@@ -1,22 +1,21 @@
 //! The state of a server according to its own tables.
 
-use weir_core::proto::ServerStatus;
+use weir_core::proto::{ClientKind, ServerStatus};
 
 use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// The state of the server, after a harvest of all clients.
     pub fn report(&mut self) -> ServerStatus {
-        self.take_all_notes();
-        self.writes().harvest_all();
-        self.sweep();
+        self.take_in_all();
         let counts = self.names.counts();
         let mut folded = self.stats.folded();
         for (_, client) in self.clients.iter() {
             folded.add(client.memory.header());
             folded.add_written(self.writers().uncounted(client.cells.iter().copied()));
         }
-        let mounts = self.clients.iter().filter(|(id, _)| self.is_mount(*id));
+        let clients = self.clients.iter();
+        let mounts = clients.filter(|(_, client)| client.kind == ClientKind::Mount);
         let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);
         let runs = self.extents.run_count();
         ServerStatus {
@@ -37,7 +36,7 @@ impl<P: Platform> Node<'_, P> {
             rejected: [self.stats.rejected(), self.platform.refused()].concat(),
             findings: Vec::new(),
             recoverable: self.is_recoverable(),
-            attached: self.parties_attached(),
+            attached: self.parties().attached(|id| self.opened().has_open(id)),
         }
     }
 }

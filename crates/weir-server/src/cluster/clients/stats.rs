@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use weir_core::node::region::{ClientHeader, Counter, COUNTERS, REFUSAL_NAMES};
+use weir_core::proto::{Caller, FsError, Request};
 
 /// The names of [`weir_core::node::region::Counter`]s, in their order.
 const COUNTER_NAMES: [&str; 7] = [
@@ -43,9 +44,20 @@ impl Default for Folded {
 }
 
 impl Stats {
-    /// Counts a request that was done.
-    pub fn count_request(&mut self, name: &'static str) {
+    /// Decodes a request of a client or a tool, and counts it.
+    pub(in crate::cluster) fn decode_request(
+        &mut self,
+        from: Caller,
+        bytes: &[u8],
+    ) -> Result<Request, FsError> {
+        let request = postcard::from_bytes::<Request>(bytes);
+        let name = request.as_ref().map_or("malformed", Request::name);
         *self.requests.entry(name).or_default() += 1;
+        request.map_err(|_| {
+            let about = || format!("{from:?}: {} bytes", bytes.len());
+            self.reject("request", about);
+            FsError::Malformed
+        })
     }
 
     /// Counts input from outside that was refused. Logs the first, second, fourth... of its kind,

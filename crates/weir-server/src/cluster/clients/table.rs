@@ -1,12 +1,15 @@
 //! The table of clients, with the segments and cells that each was lent.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use weir_core::journal::Item;
 use weir_core::node::region::MAX_MOUNTS;
 use weir_core::proto::{ClientKind, Lent};
 use weir_core::types::{ClientId, SegmentId};
+
+use crate::node::{ClientMemory, Platform};
 
 /// A segment as the server lent it.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +112,18 @@ impl<M> Client<M> {
         at.is_some()
     }
 
+    /// A lent segment, if it is this client's.
+    pub fn find_lease(&self, segment: SegmentId) -> Option<&Lease> {
+        self.leases.iter().find(|lease| lease.segment == segment)
+    }
+
+    /// Shortens a lent segment, if it is this client's.
+    pub fn shorten_lease(&mut self, segment: SegmentId, end: u64) -> Option<Lease> {
+        let lease = self.leases.iter_mut().find(|l| l.segment == segment)?;
+        lease.end = end;
+        Some(*lease)
+    }
+
     /// Returns true if `[pos, end)` of a slab lies in segments lent to this client. The range may
     /// pass from one segment into the next.
     pub fn holds(&self, slab: u32, pos: u64, end: u64) -> bool {
@@ -160,7 +175,7 @@ impl<M> Clients<M> {
     }
 
     /// Notes that the server begins to serve the request of a channel; false if it is serving one.
-    pub fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
+    pub(in crate::cluster) fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
         let (index, bit) = (id.0 as usize, 1 << channel);
         if self.served.len() <= index {
             self.served.resize(index + 1, 0);
@@ -171,19 +186,19 @@ impl<M> Clients<M> {
     }
 
     /// Notes that the server has served the request of a channel.
-    pub fn end_request(&mut self, id: ClientId, channel: u32) {
+    pub(in crate::cluster) fn end_request(&mut self, id: ClientId, channel: u32) {
         if let Some(channels) = self.served.get_mut(id.0 as usize) {
             *channels &= !(1 << channel);
         }
     }
 
     /// Returns true if there can be a client of this number.
-    pub fn has_place(&self, id: ClientId) -> bool {
+    pub(in crate::cluster) fn has_place(&self, id: ClientId) -> bool {
         (id.0 as usize) < self.most_programs + MAX_MOUNTS
     }
 
     /// Adds a client.
-    pub fn insert(&mut self, id: ClientId, client: Client<M>) {
+    pub(in crate::cluster) fn insert(&mut self, id: ClientId, client: Client<M>) {
         let index = id.0 as usize;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
@@ -192,18 +207,34 @@ impl<M> Clients<M> {
     }
 
     /// Removes a client.
-    pub fn remove(&mut self, id: ClientId) -> Option<Client<M>> {
+    pub(in crate::cluster) fn remove(&mut self, id: ClientId) -> Option<Client<M>> {
         self.slots.get_mut(id.0 as usize)?.take()
     }
 
     /// A client.
-    pub fn get(&self, id: ClientId) -> Option<&Client<M>> {
+    pub(in crate::cluster) fn get(&self, id: ClientId) -> Option<&Client<M>> {
         self.slots.get(id.0 as usize)?.as_ref()
     }
 
     /// A client.
-    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client<M>> {
+    pub(in crate::cluster) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client<M>> {
         self.slots.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// The process of a client.
+    pub fn pid(&self, id: ClientId) -> Option<u32> {
+        Some(self.get(id)?.pid)
+    }
+
+    /// Returns true if a client's connection stands.
+    pub fn is_connected(&self, id: ClientId) -> bool {
+        self.get(id).is_some_and(|client| client.connected)
+    }
+
+    /// Returns true if a client is a kernel mount.
+    pub fn is_mount(&self, id: ClientId) -> bool {
+        let client = self.get(id);
+        client.is_some_and(|client| client.kind == ClientKind::Mount)
     }
 
     /// The numbers of all clients.
@@ -212,10 +243,25 @@ impl<M> Clients<M> {
     }
 
     /// All clients.
-    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client<M>)> {
+    pub(in crate::cluster) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client<M>)> {
         (0u32..)
             .zip(&self.slots)
             .filter_map(|(id, client)| Some((ClientId(id), client.as_ref()?)))
+    }
+}
+
+impl<M: ClientMemory> Clients<M> {
+    /// Wakes clients that sleep until the server has news.
+    pub(in crate::cluster) fn wake_waiters(
+        &self,
+        platform: &impl Platform,
+        clients: &BTreeSet<ClientId>,
+    ) {
+        for client in clients.iter().filter_map(|id| self.get(*id)) {
+            let event = &client.memory.header().event;
+            event.fetch_add(1, Ordering::SeqCst);
+            platform.wake(event);
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl<S: FilesNeeds> ReadAudit<S> {
         if all.is_empty() {
             return Ok(());
         }
-        let reader = self.server.node(|node| node.party(from));
+        let reader = self.server.node(|node| node.parties().party(from));
         let path = self.path_of_file(ino).await;
         for unseen in all {
             self.found(Finding {
@@ -118,7 +118,10 @@ impl<S: FilesNeeds> ReadAudit<S> {
             Visibility::ReadAfterLaminate => Missing::Lamination,
             Visibility::ReadAfterSync | Visibility::ReadAfterWrite => Missing::Sync,
         };
-        let mut writers = self.server.node(|node| node.parties_writing(local));
+        let mut writers = self.server.node(|node| {
+            let clients = node.writers().clients_of(local);
+            node.parties().parties(clients)
+        });
         if writers.is_empty() {
             writers.push(Party {
                 rank: self.server.rank().0,

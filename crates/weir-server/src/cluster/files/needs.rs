@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
 use weir_core::names::Attr;
-use weir_core::proto::audit::Party;
 use weir_core::proto::peer::{LogRange, PeerOperation};
 use weir_core::proto::{ContentVersion, FsError, PathInTree};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
+use crate::cluster::clients::parties::NodeParties;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::WriteTables;
@@ -129,10 +129,8 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn count_writers(&mut self, ino: Ino) -> u32;
     /// Evicts a file of an instance that has all its extents here.
     fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
-    /// The programs of this node that write a file.
-    fn parties_writing(&self, ino: Ino) -> Vec<Party>;
-    /// Describes a client, for people.
-    fn party(&self, id: ClientId) -> Party;
+    /// The programs of this node that are clients, to describe them.
+    fn parties(&self) -> NodeParties<'_, Self::Platform>;
     /// Frees one orphan, if no program has it open.
     fn sweep_one(&mut self, ino: Ino);
     /// Takes in everything that the clients of a file wrote and closed.

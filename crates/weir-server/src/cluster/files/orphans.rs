@@ -71,6 +71,13 @@ impl<P: Platform> Node<'_, P> {
         self.writes().harvest(ino);
     }
 
+    /// Takes in everything that clients wrote and closed, and frees files that no program needs.
+    pub(in crate::cluster) fn take_in_all(&mut self) {
+        self.take_all_notes();
+        self.writes().harvest_all();
+        self.sweep();
+    }
+
     fn free_inode(&mut self, ino: Ino) {
         self.files.orphans.remove(&ino);
         self.locks.forget_file(ino);

@@ -54,7 +54,8 @@ impl<'m, P: Platform> Node<'m, P> {
         let clients = state.clients.len();
         self.writes().take_up_files(state);
         for uid in &state.admitted {
-            if let Err(error) = self.admit_user(*uid) {
+            let users = &mut self.admitted_users;
+            if let Err(error) = users.admit(*uid, &self.platform, &mut self.changes) {
                 tracing::warn!(uid, %error, "programs of this user are not admitted any more");
             }
         }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use weir_core::extent::Run;
 use weir_core::names::Attr;
-use weir_core::proto::audit::Party;
 use weir_core::proto::peer::{LogRange, PeerOperation};
 use weir_core::proto::{ContentVersion, FsError, PathInTree};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{Ino, Rank};
 
+use crate::cluster::clients::parties::NodeParties;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
@@ -180,12 +180,8 @@ impl<P: Platform> FileSteps for Node<'static, P> {
         self.evict(ino, version)
     }
 
-    fn parties_writing(&self, ino: Ino) -> Vec<Party> {
-        self.parties_writing(ino)
-    }
-
-    fn party(&self, id: ClientId) -> Party {
-        self.party(id)
+    fn parties(&self) -> NodeParties<'_, P> {
+        self.parties()
     }
 
     fn sweep_one(&mut self, ino: Ino) {
@@ -205,6 +201,7 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn wake_mounts(&self, ino: Ino) {
-        self.wake_waiters(&self.files.mounts_with(ino));
+        let mounts = self.files.mounts_with(ino);
+        self.clients.wake_waiters(&self.platform, &mounts);
     }
 }

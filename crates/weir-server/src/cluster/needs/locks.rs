@@ -7,7 +7,6 @@ use weir_core::proto::FsError;
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::clients::table::Clients;
-use crate::cluster::clients::wake_waiters;
 use crate::cluster::files::descriptions::{is_shared, OpenDescriptions};
 use crate::cluster::files::FileParts;
 use crate::cluster::locks::table::Owner;
@@ -93,7 +92,7 @@ impl<P: Platform> LockOwners for OwnersHere<'_, '_, P> {
     }
 
     fn pid(&self, id: ClientId) -> Option<u32> {
-        Some(self.clients.get(id)?.pid)
+        self.clients.pid(id)
     }
 
     fn check_file(&self, ino: Ino) -> Result<(), FsError> {
@@ -101,6 +100,6 @@ impl<P: Platform> LockOwners for OwnersHere<'_, '_, P> {
     }
 
     fn wake(&self, clients: &BTreeSet<ClientId>) {
-        wake_waiters(self.clients, self.platform, clients);
+        self.clients.wake_waiters(self.platform, clients);
     }
 }

@@ -27,7 +27,7 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
     }
 
     fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
-        self.node(|node| node.memory_of(id))
+        self.node(|node| Some(Arc::clone(&node.clients.get(id)?.memory)))
     }
 
     fn pool_memory(&self, wanted: usize) -> usize {

@@ -19,6 +19,6 @@ impl<P: Platform> ReliefNeeds for Cluster<P> {
     }
 
     fn room(&self) -> FsStat {
-        self.node(|node| node.room())
+        self.node(|node| node.segments.room(&node.names.counts()))
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! May use: [`relief::ReliefNeeds`]; `space` publishes by `extents`.
 //!
-//! Interface: `lend_segment`, `end_lease`; `SegmentTables` counts the living bytes of slabs for
-//! `extents`; `grow` gets memory for a table.
+//! Interface: `lend_segment`, `end_lease`, which stay on `Node`: they take in what clients wrote;
+//! `SegmentTables` counts the living bytes of slabs for `extents`; `grow` gets memory for a table.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -15,7 +15,8 @@
 //! | `relief` | writes that wait for room |
 //! | `presence` | memory behind tables, before they are touched |
 
-use weir_core::proto::TierStatus;
+use weir_core::names::Counts;
+use weir_core::proto::{FsStat, TierStatus};
 use weir_core::types::SegmentId;
 
 use crate::node::{Accounts, RecoverError, Space};
@@ -57,6 +58,19 @@ impl<S: Space> SegmentTables<S> {
     /// See [`Space::is_file`].
     pub(in crate::cluster) fn is_file(&self, slab: u32) -> bool {
         self.space.is_file(slab)
+    }
+
+    /// The room for statvfs, in a file system with these names.
+    pub(in crate::cluster) fn room(&self, names: &Counts) -> FsStat {
+        let tiers = self.space.usage();
+        let used = names.files + names.dirs + names.symlinks;
+        let free = |tier: &TierStatus| tier.budget_bytes.saturating_sub(tier.lent_bytes);
+        FsStat {
+            capacity_bytes: tiers.iter().map(|tier| tier.budget_bytes).sum(),
+            free_bytes: tiers.iter().map(free).sum(),
+            inodes: names.max_inodes,
+            free_inodes: names.max_inodes.saturating_sub(used),
+        }
     }
 
     /// See [`Space::usage`].

@@ -7,12 +7,13 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::journal::Item;
-use weir_core::proto::{self, FsError, FsStat, Lent, Served, Tier};
+use weir_core::proto::{self, FsError, Lent, Served, Tier};
 use weir_core::types::{ClientId, SegmentId};
 
 use crate::cluster::abilities::Waits;
-use crate::cluster::clients::table::Lease;
+use crate::cluster::clients::table::{Clients, Lease};
 use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::storage::SegmentTables;
 use crate::cluster::Cluster;
 use crate::node::{ClientMemory, Node, Platform, Space};
 
@@ -44,6 +45,24 @@ impl<P: Platform> Cluster<P> {
             }
             this.node(|node| node.lend_segment(to, min_bytes, want_bytes))
         })
+    }
+}
+
+impl<S: Space> SegmentTables<S> {
+    /// Notes that a client could not write into a segment; other clients could not either. Returns
+    /// false if the segment is not lent to this client.
+    pub(in crate::cluster) fn refused<M>(
+        &mut self,
+        clients: &Clients<M>,
+        id: ClientId,
+        segment: SegmentId,
+    ) -> bool {
+        let client = clients.get(id);
+        let held = client.is_some_and(|client| client.find_lease(segment).is_some());
+        if held {
+            self.space.refused(segment);
+        }
+        held
     }
 }
 
@@ -82,7 +101,7 @@ impl<P: Platform> Node<'_, P> {
             }
         }
         self.segments.gaps_lent = 0;
-        self.reclaim();
+        self.take_in_all();
         let free = self.segments.space.grant(id, min, want);
         free.or_else(|| {
             self.take_tails(id);
@@ -101,7 +120,7 @@ impl<P: Platform> Node<'_, P> {
                 continue;
             };
             let segment = SegmentId(segment);
-            let lease = client.leases.iter().find(|lease| lease.segment == segment);
+            let lease = client.find_lease(segment);
             let within = |lease: &&Lease| lease.pos <= tail.pos && tail.end <= lease.end;
             let Some(lease) = lease
                 .copied()
@@ -124,38 +143,12 @@ impl<P: Platform> Node<'_, P> {
                 && words.take(&tail, end, false)
                 && self.segments.space.trim(segment, keep)
             {
-                self.shorten_lease(id, segment, end);
+                let client = self.clients.get_mut(id);
+                if let Some(lease) = client.and_then(|client| client.shorten_lease(segment, end)) {
+                    self.changes.note(&lease.item(id));
+                }
             }
         }
-    }
-
-    fn shorten_lease(&mut self, id: ClientId, segment: SegmentId, end: u64) {
-        let client = self.clients.get_mut(id);
-        let leases = client.into_iter().flat_map(|client| &mut client.leases);
-        if let Some(lease) = leases.into_iter().find(|lease| lease.segment == segment) {
-            lease.end = end;
-            let item = lease.item(id);
-            self.changes.note(&item);
-        }
-    }
-
-    /// Notes that a client could not write into a segment; other clients could not either. Returns
-    /// false if the segment is not lent to this client.
-    pub(in crate::cluster) fn refused(&mut self, id: ClientId, segment: SegmentId) -> bool {
-        let client = self.clients.get(id);
-        let leases = client.into_iter().flat_map(|client| &client.leases);
-        let held = leases.into_iter().any(|lease| lease.segment == segment);
-        if held {
-            self.segments.space.refused(segment);
-        }
-        held
-    }
-
-    /// Does everything that may free space.
-    fn reclaim(&mut self) {
-        self.take_all_notes();
-        self.writes().harvest_all();
-        self.sweep();
     }
 
     /// Ends the lease of a segment that a client no longer writes into.
@@ -171,23 +164,5 @@ impl<P: Platform> Node<'_, P> {
             self.segments.space.release(segment);
         }
         held
-    }
-
-    /// The room for statvfs.
-    pub(in crate::cluster) fn room(&self) -> FsStat {
-        let tiers = self.segments.space.usage();
-        let counts = self.names.counts();
-        let capacity_bytes = tiers.iter().map(|tier| tier.budget_bytes).sum();
-        let free_bytes = tiers
-            .iter()
-            .map(|tier| tier.budget_bytes.saturating_sub(tier.lent_bytes))
-            .sum();
-        let used = counts.files + counts.dirs + counts.symlinks;
-        FsStat {
-            capacity_bytes,
-            free_bytes,
-            inodes: counts.max_inodes,
-            free_inodes: counts.max_inodes.saturating_sub(used),
-        }
     }
 }
