@@ -164,8 +164,8 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().names.join(ROOT);
-        let reads = reads::ReadsState::new(node.borrow().platform(), servers > 1);
-        let clock = node.borrow().clock();
+        let reads = reads::ReadsState::new(&node.borrow().platform, servers > 1);
+        let clock = node.borrow().clock.clone();
         let inner = Rc::new(Inner {
             node,
             log,
@@ -241,7 +241,7 @@ impl<P: Platform> Cluster<P> {
             node.set_time(now_ns);
             let noted = node.take_notes(id);
             node.commit();
-            (noted, node.take_asked(id))
+            (noted, node.clients.take_asked(id, &node.platform))
         });
         if any {
             self.sharing().laminate_unwritten();

@@ -5,9 +5,8 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::names::{Policy, Shard};
-use weir_core::node::channel;
 use weir_core::proto::{self, Caller, FsError, Request};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::changes::NotedChanges;
 use crate::cluster::clients::admission::AdmittedUsers;
@@ -70,7 +69,7 @@ impl<'m, P: Platform> Node<'m, P> {
             stopping: false,
             buffers: RequestBuffers::default(),
         };
-        node.make_room_for_names();
+        node.names_memory.make_room(&mut node.names, &node.platform);
         node
     }
 
@@ -88,29 +87,6 @@ impl<'m, P: Platform> Node<'m, P> {
     /// truncates the file; for tests.
     pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.writes().set_size(ino, size)
-    }
-
-    /// Returns the channels in which a client says that there are requests, one bit each. Lets the
-    /// client use all channels, if it asks for that.
-    pub(crate) fn take_asked(&mut self, id: ClientId) -> u64 {
-        let Some(client) = self.clients.get_mut(id) else {
-            return 0;
-        };
-        let header = client.memory.header();
-        let asked = header.asked.swap(0, Ordering::SeqCst);
-        if asked & channel::WIDEN != 0 {
-            if client.channels == 1 && self.platform.lay_channels(id) {
-                client.channels = channel::CHANNELS;
-            }
-            let word = match client.channels {
-                1 => channel::NO_MORE_CHANNELS,
-                _ => channel::ALL_CHANNELS,
-            };
-            header.channels.store(word, Ordering::SeqCst);
-            self.platform.wake(&header.channels);
-        }
-        // The other channels may have no memory.
-        asked & (u64::MAX >> (64 - client.channels))
     }
 
     /// Takes the request out of one of a client's channels, if there is one. The channel takes no
@@ -159,23 +135,9 @@ impl<'m, P: Platform> Node<'m, P> {
         self.buffers.reply = reply;
     }
 
-    /// The kernel, or its substitute.
-    pub(crate) fn platform(&self) -> &P {
-        &self.platform
-    }
-
     /// Sets the time of the next operations, ns since 1970.
     pub(crate) fn set_time(&mut self, now_ns: i64) {
         self.clock.set(now_ns);
-    }
-
-    pub(crate) fn time(&self) -> i64 {
-        self.clock.now_ns()
-    }
-
-    /// The clock that [`Node::set_time`] sets.
-    pub(super) fn clock(&self) -> ServerClock {
-        self.clock.clone()
     }
 
     /// Notes that a `Stop` was requested elsewhere.
@@ -190,16 +152,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.take_all_notes();
         self.sweep();
         self.commit();
-    }
-
-    /// Sets the time until which clients may believe what they know of other servers, if this
-    /// server says nothing more.
-    pub(crate) fn set_believed_until(&self, until_ns: Option<i64>) {
-        let until_ns = until_ns.map_or(0, |until_ns| u64::try_from(until_ns).unwrap_or(1));
-        self.open
-            .hub
-            .believed_until_ns
-            .store(until_ns, Ordering::SeqCst);
     }
 
     /// Returns true if a `Stop` was requested.
@@ -225,10 +177,5 @@ impl<'m, P: Platform> Node<'m, P> {
             }
             self.platform.wake(event);
         }
-    }
-
-    /// This server's rank, and the number of servers.
-    pub fn ranks(&self) -> (Rank, u16) {
-        (self.identity.rank, self.identity.servers)
     }
 }

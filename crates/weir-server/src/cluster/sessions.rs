@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
 
 use futures_util::future::{join, LocalBoxFuture};
 use weir_core::proto::peer::{self, LogRange, News, Told};
@@ -43,7 +44,9 @@ impl<P: Platform> PeersNeeds for ServerOfSessions<P> {
 
     fn set_believed_until(&self, until_ns: Option<i64>) {
         if let Some(server) = self.server() {
-            server.node(|node| node.set_believed_until(until_ns));
+            let until_ns = until_ns.map_or(0, |until_ns| u64::try_from(until_ns).unwrap_or(1));
+            let hub = server.node(|node| node.open.hub);
+            hub.believed_until_ns.store(until_ns, Ordering::SeqCst);
         }
     }
 

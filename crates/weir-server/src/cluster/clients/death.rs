@@ -37,12 +37,9 @@ impl<P: Platform> Node<'_, P> {
         let Some(client) = self.clients.get(id) else {
             return;
         };
-        let cells = client.cells.clone();
-        self.stats
-            .fold_written(self.writers().uncounted(cells.iter().copied()));
-        for cell in cells {
-            self.writes().detach_cell(cell);
-        }
+        let cells = client.cells.iter().copied();
+        self.stats.fold_written(self.writers().uncounted(cells));
+        self.writes().detach_cells_of(id);
         self.descriptions().end_client(id);
         self.files().forget_client(id);
         self.descriptions().check_ownerless();

@@ -35,7 +35,7 @@ impl<P: Platform> Node<'_, P> {
             requests: self.stats.requests(),
             rejected: [self.stats.rejected(), self.platform.refused()].concat(),
             findings: Vec::new(),
-            recoverable: self.is_recoverable(),
+            recoverable: self.journal.is_recoverable(),
             attached: self.parties().attached(|id| self.opened().has_open(id)),
         }
     }

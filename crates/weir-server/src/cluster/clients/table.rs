@@ -1,15 +1,16 @@
-//! The table of clients, with the segments and cells that each was lent.
+//! The table of clients, with the segments and cells that each was lent, and the channels that it uses.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use weir_core::journal::Item;
+use weir_core::journal::{Item, State};
+use weir_core::node::channel;
 use weir_core::node::region::MAX_MOUNTS;
 use weir_core::proto::{ClientKind, Lent};
 use weir_core::types::{ClientId, SegmentId};
 
-use crate::node::{ClientMemory, Platform};
+use crate::node::{ClientMemory, Platform, RecoverError, Visit};
 
 /// A segment as the server lent it.
 #[derive(Clone, Copy, Debug)]
@@ -242,6 +243,17 @@ impl<M> Clients<M> {
         self.iter().map(|(id, _)| id).collect()
     }
 
+    /// Visits the clients, and the segments that they were lent.
+    pub(in crate::cluster) fn show_clients(&self, visit: Visit<'_>) {
+        for (client, entry) in self.iter() {
+            let pid = entry.pid;
+            visit(&Item::ClientCame { client, pid });
+            for lease in &entry.leases {
+                visit(&lease.item(client));
+            }
+        }
+    }
+
     /// All clients.
     pub(in crate::cluster) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client<M>)> {
         (0u32..)
@@ -251,6 +263,69 @@ impl<M> Clients<M> {
 }
 
 impl<M: ClientMemory> Clients<M> {
+    /// Returns the channels in which a client says that there are requests, one bit each. Lets the
+    /// client use all channels, if it asks for that.
+    pub(in crate::cluster) fn take_asked(&mut self, id: ClientId, platform: &impl Platform) -> u64 {
+        let Some(client) = self.get_mut(id) else {
+            return 0;
+        };
+        let header = client.memory.header();
+        let asked = header.asked.swap(0, Ordering::SeqCst);
+        if asked & channel::WIDEN != 0 {
+            if client.channels == 1 && platform.lay_channels(id) {
+                client.channels = channel::CHANNELS;
+            }
+            let word = match client.channels {
+                1 => channel::NO_MORE_CHANNELS,
+                _ => channel::ALL_CHANNELS,
+            };
+            header.channels.store(word, Ordering::SeqCst);
+            platform.wake(&header.channels);
+        }
+        // The other channels may have no memory.
+        asked & (u64::MAX >> (64 - client.channels))
+    }
+
+    /// Takes up the clients of a killed server, with the regions that `memory` finds.
+    pub(in crate::cluster) fn take_up(
+        &mut self,
+        state: &State,
+        memory: impl Fn(ClientId) -> Option<Arc<M>>,
+    ) -> Result<(), RecoverError> {
+        for (id, pid) in &state.clients {
+            if !self.has_place(*id) {
+                return Err(RecoverError::Client(*id));
+            }
+            let Some(memory) = memory(*id) else {
+                tracing::warn!(
+                    client = id.0,
+                    "its region is gone, and what it had written there"
+                );
+                continue;
+            };
+            let kind = match memory.header().mount.load(Ordering::Relaxed) {
+                0 => ClientKind::Program,
+                _ => ClientKind::Mount,
+            };
+            let mut client = Client::new(memory, *pid, kind);
+            client.connected = false;
+            client.ghost = true;
+            for (segment, lent) in &state.segments {
+                if lent.client == *id {
+                    client.leases.push(Lease {
+                        segment: *segment,
+                        slab: lent.slab,
+                        pos: lent.pos,
+                        end: lent.pos.saturating_add(lent.len),
+                    });
+                }
+            }
+            client.leases.sort_unstable_by_key(|l| (l.slab, l.pos));
+            self.insert(*id, client);
+        }
+        Ok(())
+    }
+
     /// Wakes clients that sleep until the server has news.
     pub(in crate::cluster) fn wake_waiters(
         &self,

@@ -109,6 +109,14 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
             .store(cell + 1, Ordering::Release);
     }
 
+    /// Takes back all cells of a client.
+    pub(in crate::cluster) fn detach_cells_of(&mut self, id: ClientId) {
+        let cells = self.clients.get(id).map(|client| client.cells.clone());
+        for cell in cells.unwrap_or_default() {
+            self.detach_cell(cell);
+        }
+    }
+
     /// Takes a cell back: everything written through it is in the index, the size and the times.
     pub(in crate::cluster) fn detach_cell(&mut self, cell: u32) {
         let Some(writer) = self.tables.cells.get(cell).copied() else {

@@ -145,6 +145,9 @@ pub(in crate::cluster) struct ExtentTables {
     published_log: PublishedBytes,
 }
 
+/// Slots of files that one step of a snapshot looks at.
+const SLOTS: u32 = 1024;
+
 impl ExtentTables {
     pub(in crate::cluster) fn new(open: &OpenRegion<'_>) -> ExtentTables {
         ExtentTables {
@@ -211,27 +214,38 @@ impl ExtentTables {
         };
     }
 
-    /// Visits the runs of a file from an offset on, at most `most`. Returns the number of runs, and
-    /// the offset up to which all were shown; `None` if the file has no extents.
-    pub(in crate::cluster) fn show_file(
+    /// Visits some of the runs of all files, at most `most`, from the slot of a file and the offset
+    /// in it on. Returns the slot and the offset to go on from.
+    pub(in crate::cluster) fn show_some(
         &self,
-        ino: Ino,
-        offset: u64,
+        names: &NodeNames<'_>,
+        (mut slot, mut offset): (u32, u64),
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<(usize, u64)> {
-        let index = self.indexes.get(ino).filter(|index| !index.is_empty())?;
-        let mut runs = Vec::new();
-        let known = index.runs_in(offset, MAX_OFFSET, most, &mut runs);
-        let shown = (runs.len(), known.hi);
-        visit(&Item::IndexRuns(ino, runs));
-        Some(shown)
+    ) -> Option<(u32, u64)> {
+        let mut left = most;
+        let used = names.used().inodes;
+        let end = slot.saturating_add(SLOTS).min(used);
+        while slot < end && left > 0 {
+            let index = self.indexes.get(names.ino_at(slot));
+            if let Some(index) = index.filter(|index| !index.is_empty()) {
+                let mut runs = Vec::new();
+                let upto = index.runs_in(offset, MAX_OFFSET, left, &mut runs).hi;
+                left = left.saturating_sub(runs.len());
+                visit(&Item::IndexRuns(names.ino_at(slot), runs));
+                if upto < MAX_OFFSET {
+                    return Some((slot, upto));
+                }
+            }
+            (slot, offset) = (slot + 1, 0);
+        }
+        (slot < used).then_some((slot, offset))
     }
 
-    /// Visits the runs of all files; `ino_at` is the inode of a slot.
-    pub(in crate::cluster) fn show_files(&self, ino_at: impl Fn(u32) -> Ino, visit: Visit<'_>) {
+    /// Visits the runs of all files.
+    pub(in crate::cluster) fn show_files(&self, names: &NodeNames<'_>, visit: Visit<'_>) {
         for slot in self.indexes.not_empty() {
-            let ino = ino_at(slot);
+            let ino = names.ino_at(slot);
             let mut runs = Vec::new();
             if let Some(index) = self.indexes.get(ino) {
                 index.for_each_run(&mut |run| runs.push(run));

@@ -12,7 +12,6 @@
 //! the entries of the ring back, and lend a cell again. The record that a cell still shows is not
 //! noted each time it grows, only when the cell moves on.
 
-use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{encode, Item};
 use weir_core::names::TableCursor;
 use weir_core::types::Ino;
@@ -49,7 +48,7 @@ pub type ShowShared<'v> =
 enum Progress {
     Names(TableCursor),
     /// The slot of a file, and the offset in it.
-    Extents(u32, u64),
+    Extents((u32, u64)),
     /// The inode whose extended attributes were shown last.
     Xattrs(Option<Ino>),
     Shared(SnapshotPosition),
@@ -58,8 +57,6 @@ enum Progress {
 
 /// Inodes and entries that one step shows.
 const NAMES: usize = 512;
-/// Slots of files that one step looks at.
-const SLOTS: u32 = 1024;
 /// Runs that one step shows.
 pub(super) const RUNS: usize = 2048;
 /// Extended attributes that one step shows.
@@ -77,6 +74,14 @@ pub(in crate::cluster) struct NodeJournal {
     most: Option<usize>,
 }
 
+impl NodeJournal {
+    /// Returns true if a server that is killed now can be started again.
+    pub(in crate::cluster) fn is_recoverable(&self) -> bool {
+        let journal = self.file.as_ref();
+        journal.is_some_and(|journal| journal.is_whole())
+    }
+}
+
 impl<P: Platform> Node<'_, P> {
     /// Notes all changes from now on in `journal`, which already has the present state.
     pub fn keep_journal(&mut self, journal: Box<dyn Journal>) {
@@ -87,7 +92,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Appends the noted changes to the journal.
     pub(crate) fn commit(&mut self) {
-        self.make_room_for_names();
+        self.names_memory.make_room(&mut self.names, &self.platform);
         if let Some(journal) = &mut self.journal.file {
             let items = self.changes.items();
             self.names.take_changes(items);
@@ -102,12 +107,6 @@ impl<P: Platform> Node<'_, P> {
                 client.memory.header().records.consumed(taken);
             }
         }
-    }
-
-    /// Returns true if a server that is killed now can be started again.
-    pub(in crate::cluster) fn is_recoverable(&self) -> bool {
-        let journal = self.journal.file.as_ref();
-        journal.is_some_and(|journal| journal.is_whole())
     }
 
     /// Limits a step of beginning the journal anew to so many inodes, entries or runs.
@@ -168,11 +167,12 @@ impl<P: Platform> Node<'_, P> {
             Progress::Names(place) => Some(
                 match self.names.visit_items_from(place, most(NAMES), visit) {
                     Some(place) => Progress::Names(place),
-                    None => Progress::Extents(0, 0),
+                    None => Progress::Extents((0, 0)),
                 },
             ),
-            Progress::Extents(slot, offset) => {
-                Some(self.show_extents((slot, offset), most(RUNS), visit))
+            Progress::Extents(from) => {
+                let next = self.extents.show_some(&self.names, from, most(RUNS), visit);
+                Some(next.map_or(Progress::Xattrs(None), Progress::Extents))
             }
             Progress::Xattrs(after) => {
                 Some(match self.files.show_xattrs(after, most(XATTRS), visit) {
@@ -193,48 +193,18 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    fn show_extents(&self, from: (u32, u64), most: usize, visit: Visit<'_>) -> Progress {
-        let (mut slot, mut offset) = from;
-        let mut left = most;
-        let end = slot.saturating_add(SLOTS).min(self.names.used().inodes);
-        while slot < end {
-            let ino = self.names.ino_at(slot);
-            if let Some((runs, upto)) = self.extents.show_file(ino, offset, left, visit) {
-                left = left.saturating_sub(runs);
-                if upto < MAX_OFFSET {
-                    return Progress::Extents(slot, upto);
-                }
-            }
-            (slot, offset) = (slot + 1, 0);
-            if left == 0 {
-                break;
-            }
-        }
-        match slot < self.names.used().inodes {
-            true => Progress::Extents(slot, offset),
-            false => Progress::Xattrs(None),
-        }
-    }
-
     /// Shows the whole state of the node as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.names.for_each_item(visit);
         self.files.show_xattrs(None, usize::MAX, visit);
-        let ino_at = |slot| self.names.ino_at(slot);
-        self.extents.show_files(ino_at, visit);
+        self.extents.show_files(&self.names, visit);
         self.show_lending(visit);
     }
 
     /// Shows the clients, everything that they were lent, and the published part of the log.
     fn show_lending(&self, visit: Visit<'_>) {
         self.admitted_users.show_users(visit);
-        for (client, entry) in self.clients.iter() {
-            let pid = entry.pid;
-            visit(&Item::ClientCame { client, pid });
-            for lease in &entry.leases {
-                visit(&lease.item(client));
-            }
-        }
+        self.clients.show_clients(visit);
         self.extents
             .show_writers(self.identity.is_of_several(), visit);
     }

@@ -7,7 +7,8 @@
 //!
 //! May call: all rooms, to show the state that they keep and to give it back to them.
 //!
-//! Interface: `commit`; `announced` (all others know that this server is back).
+//! Interface: `commit`, snapshots and `take_up`, which stay on `Node`, since they concern all rooms; `announced` (all
+//! others know that this server is back).
 //!
 //! | file | subject |
 //! | --- | --- |

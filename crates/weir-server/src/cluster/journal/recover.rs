@@ -9,12 +9,8 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use weir_core::journal::State;
-
-use weir_core::proto::ClientKind;
 use weir_core::types::ClientId;
 
-use crate::cluster::clients::table::{Client, Lease};
-use crate::cluster::memory::ClientMemory;
 use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError};
 
 /// The result of a recovery.
@@ -59,14 +55,17 @@ impl<'m, P: Platform> Node<'m, P> {
                 tracing::warn!(uid, %error, "programs of this user are not admitted any more");
             }
         }
-        self.take_up_clients(state, memory)?;
+        self.clients.take_up(state, memory)?;
         self.writes().take_up_cells(state)?;
         let mut alive = 0;
         for id in self.clients.ids() {
             let pid = self.clients.get(id).map_or(0, |client| client.pid);
             if self.platform.lives(pid) {
                 alive += 1;
-                self.end_writing(id);
+                // Nothing that it writes from now on counts.
+                self.take_notes(id);
+                self.writes().harvest_client(id);
+                self.writes().detach_cells_of(id);
             } else {
                 // Rings of live clients keep the taken records until a journal has them.
                 self.bury(id);
@@ -90,7 +89,14 @@ impl<'m, P: Platform> Node<'m, P> {
         self.files.reopen(&open);
         self.sweep();
         // There are no writers any more: they are told that their server is gone.
-        let accounts = self.accounts();
+        let mut accounts = Accounts::default();
+        let rank = self.identity.rank.0;
+        self.extents.count_bytes(rank, &mut accounts);
+        for (id, client) in self.clients.iter() {
+            let held = client.leases.iter();
+            let held = held.map(|l| (id, l.segment, l.end - l.pos));
+            accounts.held.extend(held);
+        }
         let slabs = accounts.live.iter().chain(&accounts.amounts);
         if slabs
             .into_iter()
@@ -114,67 +120,5 @@ impl<'m, P: Platform> Node<'m, P> {
             self.gone(*id, now_ns);
         }
         dead
-    }
-
-    fn take_up_clients(
-        &mut self,
-        state: &State,
-        memory: impl Fn(ClientId) -> Option<Arc<P::Memory>>,
-    ) -> Result<(), RecoverError> {
-        for (id, pid) in &state.clients {
-            if !self.clients.has_place(*id) {
-                return Err(RecoverError::Client(*id));
-            }
-            let Some(memory) = memory(*id) else {
-                tracing::warn!(
-                    client = id.0,
-                    "its region is gone, and what it had written there"
-                );
-                continue;
-            };
-            let kind = match memory.header().mount.load(Ordering::Relaxed) {
-                0 => ClientKind::Program,
-                _ => ClientKind::Mount,
-            };
-            let mut client = Client::new(memory, *pid, kind);
-            client.connected = false;
-            client.ghost = true;
-            for (segment, lent) in &state.segments {
-                if lent.client == *id {
-                    client.leases.push(Lease {
-                        segment: *segment,
-                        slab: lent.slab,
-                        pos: lent.pos,
-                        end: lent.pos.saturating_add(lent.len),
-                    });
-                }
-            }
-            client.leases.sort_unstable_by_key(|l| (l.slab, l.pos));
-            self.clients.insert(*id, client);
-        }
-        Ok(())
-    }
-
-    /// Ends the writing of a client whose process lives: nothing that it writes from now on counts.
-    fn end_writing(&mut self, id: ClientId) {
-        self.take_notes(id);
-        self.writes().harvest_client(id);
-        let cells = self.clients.get(id).map(|client| client.cells.clone());
-        for cell in cells.unwrap_or_default() {
-            self.writes().detach_cell(cell);
-        }
-    }
-
-    fn accounts(&self) -> Accounts {
-        let mut accounts = Accounts::default();
-        self.extents
-            .count_bytes(self.identity.rank.0, &mut accounts);
-        for (id, client) in self.clients.iter() {
-            let leases = client.leases.iter();
-            accounts
-                .held
-                .extend(leases.map(|l| (id, l.segment, l.end - l.pos)));
-        }
-        accounts
     }
 }

@@ -3,7 +3,8 @@
 
 use weir_core::names::TablesPrefix;
 
-use crate::node::{Node, Platform, Table};
+use crate::cluster::node_names::NodeNames;
+use crate::node::{Platform, Table};
 
 /// The memory that the tables of names in shared memory have.
 pub(in crate::cluster) struct NamesMemory {
@@ -38,10 +39,14 @@ fn count(slots: u32) -> usize {
     usize::try_from(slots).unwrap_or(usize::MAX)
 }
 
-impl<P: Platform> Node<'_, P> {
+impl NamesMemory {
     /// Allocates memory for more names, if there is any.
-    pub(in crate::cluster) fn make_room_for_names(&mut self) {
-        let (high, now) = (self.names.used(), self.names_memory.present);
+    pub(in crate::cluster) fn make_room(
+        &mut self,
+        names: &mut NodeNames<'_>,
+        platform: &impl Platform,
+    ) {
+        let (high, now) = (names.used(), self.present);
         let wanted = TablesPrefix {
             inodes: high.inodes.saturating_add(AHEAD.inodes),
             arena_words: high.arena_words.saturating_add(AHEAD.arena_words),
@@ -54,19 +59,19 @@ impl<P: Platform> Node<'_, P> {
             return;
         }
         let slots = |table, wanted: u32, now: u32| {
-            let present = self.platform.present(table, count(wanted));
+            let present = platform.present(table, count(wanted));
             u32::try_from(present).unwrap_or(u32::MAX).max(now)
         };
         let words = usize::try_from(wanted.arena_words).unwrap_or(usize::MAX);
-        let words = self.platform.present(Table::Arena, words) as u64;
+        let words = platform.present(Table::Arena, words) as u64;
         let present = TablesPrefix {
             inodes: slots(Table::Inodes, wanted.inodes, now.inodes),
             arena_words: words.max(now.arena_words),
             buckets: slots(Table::Buckets, wanted.buckets, now.buckets),
         };
         if present != now {
-            self.names_memory.present = present;
-            self.names.set_present(present);
+            self.present = present;
+            names.set_present(present);
         }
     }
 }

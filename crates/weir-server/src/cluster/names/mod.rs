@@ -27,7 +27,7 @@
 use std::cell::RefCell;
 
 use weir_core::journal;
-use weir_core::names::{Attr, FileType, NewTree, Owner, Policy};
+use weir_core::names::{Attr, FileType, Owner, Policy};
 use weir_core::proto::peer::{self, Unnamed};
 use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino, Rank};
@@ -109,8 +109,6 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
 pub(in crate::cluster) trait NameSteps: NameTables {
     /// Makes all entries of the table of known names void.
     fn forget_known(&self);
-    /// See [`Shard::make_trees`](weir_core::names::Shard::make_trees).
-    fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<Vec<Ino>, FsError>;
     /// Makes a file, or finds the file that has the name, and attaches the client if it requests
     /// that.
     fn create_file(&mut self, from: Caller, op: &proto::Create) -> Result<Created, FsError>;

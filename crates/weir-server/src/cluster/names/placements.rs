@@ -29,7 +29,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::snapshot::show_from;
 use crate::cluster::ROOT;
 use crate::node::{SnapshotPosition, Visit};
@@ -428,7 +428,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// Makes the trees of elevated directories, before anything else is made; files in them get this
     /// policy.
     pub fn make_trees(&self, trees: &[NewTree], policy: Policy) -> Result<(), FsError> {
-        let filled = self.server.node(|node| node.make_trees(trees, policy))?;
+        let filled = self
+            .server
+            .node(|node| node.names().make_trees(trees, policy))?;
         let mut placements = self.state().placements.borrow_mut();
         for dir in filled {
             placements.own.insert(dir, settled_at(self.server.rank()));

@@ -3,15 +3,14 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use weir_core::names::{
-    Attr, FileType, NamesError, NewTree, Owner, Policy, RenameMode, UnlinkOutcome,
-};
+use weir_core::names::{Attr, FileType, NamesError, Owner, Policy, RenameMode, UnlinkOutcome};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::names::NameSteps;
+use crate::cluster::node_names::NodeNames;
 use crate::cluster::refusal::refusal;
 use crate::node::{Node, Platform};
 use crate::rules::join;
@@ -22,12 +21,6 @@ const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 impl<P: Platform> NameSteps for Node<'static, P> {
     fn forget_known(&self) {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn make_trees(&mut self, trees: &[NewTree], policy: Policy) -> Result<Vec<Ino>, FsError> {
-        let now_ns = self.time();
-        let made = self.names.make_trees(trees, policy, now_ns);
-        made.map_err(refusal)
     }
 
     fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<proto::Attached, FsError> {
@@ -45,14 +38,15 @@ impl<P: Platform> NameSteps for Node<'static, P> {
             uid: op.uid,
             gid: op.gid,
         };
-        let made = self.with_room(|node| {
-            let now_ns = node.time();
-            let names = &mut node.names;
-            names.create(op.parent, &op.name, op.mode, owner, now_ns)
-        });
+        let made = self
+            .with_room(|names, now_ns| names.create(op.parent, &op.name, op.mode, owner, now_ns));
         match made {
             Ok(ino) => {
-                self.apply_rules(op.parent, &op.name, ino)?;
+                if self.files.has_rules() {
+                    let path = join(&self.names.path_here(op.parent)?.path, &op.name);
+                    let attr = self.names.attr_of(ino)?;
+                    self.apply_rules_of(&path, &attr)?;
+                }
                 let attached = self.attach_new(from, op, ino)?;
                 Ok(Created {
                     ino,
@@ -90,10 +84,8 @@ impl<P: Platform> NameSteps for Node<'static, P> {
             uid: op.uid,
             gid: op.gid,
         };
-        let ino = self.with_room(|node| {
-            let (linkable, now_ns) = (op.linkable, node.time());
-            node.names
-                .create_unnamed(dir, op.mode, owner, linkable, now_ns)
+        let ino = self.with_room(|names, now_ns| {
+            names.create_unnamed(dir, op.mode, owner, op.linkable, now_ns)
         })?;
         let attached = self.attach_client(id, ino);
         self.add_orphan(ino);
@@ -109,22 +101,21 @@ impl<P: Platform> NameSteps for Node<'static, P> {
     }
 
     fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
-        let now_ns = self.time();
-        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, now_ns))?;
+        self.with_room(|names, now_ns| names.link(op.ino, op.parent, &op.name, now_ns))?;
         // The name may be the first of a file that was made without one.
         self.files.drop_orphan(op.ino);
         Ok(())
     }
 
     fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {
-        let now_ns = self.time();
+        let now_ns = self.names.now_ns();
         let gone = self.names.unlink(parent, name, now_ns).map_err(refusal)?;
         self.unnamed(gone);
         Ok(gone.ino)
     }
 
     fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
-        let now_ns = self.time();
+        let now_ns = self.names.now_ns();
         let gone = self.names.rmdir(parent, name, now_ns).map_err(refusal)?;
         self.unnamed(gone);
         Ok(())
@@ -137,11 +128,8 @@ impl<P: Platform> NameSteps for Node<'static, P> {
             2 => RenameMode::Exchange,
             _ => return Err(FsError::Invalid),
         };
-        let done = self.with_room(|node| {
-            let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
-            let now_ns = node.time();
-            node.names.rename(from, to, mode, now_ns)
-        })?;
+        let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
+        let done = self.with_room(|names, now_ns| names.rename(from, to, mode, now_ns))?;
         if let Some(gone) = done.replaced {
             self.unnamed(gone);
         }
@@ -174,7 +162,7 @@ impl<P: Platform> NameSteps for Node<'static, P> {
         shown.map_err(refusal)?;
         let entries = entries.into_iter().map(|(ino, kind, cookie, name)| {
             if self.names.is_own(ino) {
-                return self.entry(ino, cookie, name);
+                return Ok(entry(&self.writers().attr_now(ino)?, cookie, name));
             }
             // The inode is another server's: only its type is known here.
             Ok(Entry {
@@ -195,12 +183,13 @@ impl<P: Platform> NameSteps for Node<'static, P> {
         for name in components {
             (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;
         }
-        self.entry(ino, 0, components.last().cloned().unwrap_or_default())
+        let name = components.last().cloned().unwrap_or_default();
+        Ok(entry(&self.writers().attr_now(ino)?, 0, name))
     }
 
     /// Ends a directory of this server that was removed.
     fn end_dir(&mut self, dir: Ino) -> Result<(), FsError> {
-        let now_ns = self.time();
+        let now_ns = self.names.now_ns();
         self.names
             .change_links(dir, false, now_ns)
             .map_err(refusal)?;
@@ -210,31 +199,24 @@ impl<P: Platform> NameSteps for Node<'static, P> {
     }
 
     fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
-        self.with_room(|node| {
-            let now_ns = node.time();
-            let names = &mut node.names;
-            match &op.what {
-                What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
-                What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
-                What::Special(kind) => {
-                    names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
-                }
-                What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
+        self.with_room(|names, now_ns| match &op.what {
+            What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
+            What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
+            What::Special(kind) => {
+                names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
             }
+            What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
         })
     }
 
     fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
-        self.with_room(|node| {
-            let Child { ino, kind } = child;
-            let now_ns = node.time();
-            node.names.insert_entry(dir, name, ino, kind, now_ns)
-        })
+        let Child { ino, kind } = child;
+        self.with_room(|names, now_ns| names.insert_entry(dir, name, ino, kind, now_ns))
     }
 
     /// Adds or removes a link of an inode of this server.
     fn relink(&mut self, ino: Ino, add: bool) -> Result<FileType, FsError> {
-        let now_ns = self.time();
+        let now_ns = self.names.now_ns();
         let left = self.names.change_links(ino, add, now_ns).map_err(refusal)?;
         let kind = self.names.attr_of(ino)?.file_type();
         if left == 0 {
@@ -248,17 +230,6 @@ impl<P: Platform> NameSteps for Node<'static, P> {
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Applies the rules for sharing to a new file.
-    fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
-        if !self.files.has_rules() {
-            return Ok(());
-        }
-        let inherited = self.names.attr(ino).map_err(refusal)?.policy;
-        let path = join(&self.names.path_here(dir)?.path, name);
-        let policy = self.files.policy_by_rules(&path, inherited);
-        self.names.set_policy(ino, policy)
-    }
-
     /// Attaches the creator if it requests that; if that fails, nothing was created.
     fn attach_new(
         &mut self,
@@ -274,7 +245,7 @@ impl<P: Platform> Node<'_, P> {
         }
         let attached = self.attach_client(id, ino);
         if attached.is_err() {
-            let now_ns = self.time();
+            let now_ns = self.names.now_ns();
             if let Ok(gone) = self.names.unlink(op.parent, &op.name, now_ns) {
                 self.unnamed(gone);
             }
@@ -284,15 +255,16 @@ impl<P: Platform> Node<'_, P> {
 
     /// Runs `act`; if the tables are full, frees the orphans that no program has open, and tries
     /// again.
-    pub(super) fn with_room<R>(
+    fn with_room<R>(
         &mut self,
-        mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
+        mut act: impl FnMut(&mut NodeNames<'_>, i64) -> Result<R, NamesError>,
     ) -> Result<R, FsError> {
-        match act(self) {
+        let now_ns = self.names.now_ns();
+        match act(&mut self.names, now_ns) {
             Err(NamesError::NoSpace) => {
                 self.take_all_notes();
                 self.sweep();
-                act(self).map_err(refusal)
+                act(&mut self.names, now_ns).map_err(refusal)
             }
             done => done.map_err(refusal),
         }
@@ -304,16 +276,16 @@ impl<P: Platform> Node<'_, P> {
             self.add_orphan(gone.ino);
         }
     }
+}
 
-    fn entry(&self, ino: Ino, cookie: u64, name: Vec<u8>) -> Result<Entry, FsError> {
-        let attr = self.names.attr(ino).map_err(refusal)?;
-        Ok(Entry {
-            ino,
-            cookie,
-            mode: attr.mode,
-            size: self.writers().size_of(&attr),
-            mtime_ns: self.writers().mtime_of(&attr),
-            name,
-        })
+/// An entry for an inode with these attributes.
+fn entry(attr: &Attr, cookie: u64, name: Vec<u8>) -> Entry {
+    Entry {
+        ino: attr.ino,
+        cookie,
+        mode: attr.mode,
+        size: attr.size,
+        mtime_ns: attr.mtime_ns,
+        name,
     }
 }

@@ -58,10 +58,12 @@ impl<P: Platform> NameTables for Node<'static, P> {
     }
 
     fn known(&self) -> KnownNames<'static> {
-        self.known()
+        KnownNames::new(self.open.hub, self.open.known)
     }
 
     fn known_to_keep(&mut self) -> KnownNames<'static> {
-        self.known_to_keep()
+        let now_ns = self.names.now_ns();
+        let memory = &mut self.names_memory;
+        memory.known_to_keep(&self.open, &self.platform, now_ns)
     }
 }

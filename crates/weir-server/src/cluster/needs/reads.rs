@@ -31,7 +31,7 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
     }
 
     fn pool_memory(&self, wanted: usize) -> usize {
-        self.node(|node| node.platform().present(Table::Pool, wanted))
+        self.node(|node| node.platform.present(Table::Pool, wanted))
     }
 
     fn landing(
@@ -41,7 +41,7 @@ impl<P: Platform> ReadsNeeds for Cluster<P> {
         len: u32,
         over: &Arc<AtomicBool>,
     ) -> Option<Box<dyn bulk::Landing>> {
-        self.node(|node| node.platform().landing(client, landing, len, over))
+        self.node(|node| node.platform.landing(client, landing, len, over))
     }
 
     fn laminated_here(&self, ino: Ino) -> Option<Ino> {

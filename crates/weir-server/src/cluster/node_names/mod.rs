@@ -5,7 +5,7 @@ mod inodes;
 
 use std::ops::{ControlFlow, Deref, DerefMut};
 
-use weir_core::names::{Attr, DirPart, NamesError, Shard, NAME_MAX};
+use weir_core::names::{Attr, DirPart, NamesError, NewTree, Policy, Shard, NAME_MAX};
 use weir_core::proto::{Child, FsError, PathInTree};
 use weir_core::types::Ino;
 
@@ -143,6 +143,17 @@ impl NodeNames<'_> {
             .shard
             .replace_entry(dir, name, (child.ino, child.kind), now_ns);
         put.map(drop).map_err(refusal)
+    }
+
+    /// See [`Shard::make_trees`].
+    pub(in crate::cluster) fn make_trees(
+        &mut self,
+        trees: &[NewTree],
+        policy: Policy,
+    ) -> Result<Vec<Ino>, FsError> {
+        let now_ns = self.clock.now_ns();
+        let made = self.shard.make_trees(trees, policy, now_ns);
+        made.map_err(refusal)
     }
 
     pub(in crate::cluster) fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
