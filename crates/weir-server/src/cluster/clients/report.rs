@@ -18,6 +18,7 @@ impl<P: Platform> Node<'_, P> {
         let mounts = clients.filter(|(_, client)| client.kind == ClientKind::Mount);
         let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);
         let runs = self.extents.run_count();
+        let opened = self.files.opened(&self.open);
         ServerStatus {
             pid: self.identity.pid,
             rank: self.identity.rank.0,
@@ -36,7 +37,7 @@ impl<P: Platform> Node<'_, P> {
             rejected: [self.stats.rejected(), self.platform.refused()].concat(),
             findings: Vec::new(),
             recoverable: self.journal.is_recoverable(),
-            attached: self.parties().attached(|id| self.opened().has_open(id)),
+            attached: self.parties().attached(|id| opened.has_open(id)),
         }
     }
 }

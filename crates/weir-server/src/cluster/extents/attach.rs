@@ -10,18 +10,13 @@ use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::extents::applied::Applied;
 use crate::cluster::extents::writers::{OpenFile, Writer};
-use crate::cluster::extents::NodeWrites;
+use crate::cluster::extents::{ExtentSteps, NodeWrites};
 use crate::cluster::refusal::refusal;
 use crate::cluster::storage::presence::grow;
 use crate::node::{Node, Platform, Table};
 
-impl<P: Platform> Node<'_, P> {
-    /// Attaches a client to a file for writing.
-    pub(in crate::cluster) fn attach_client(
-        &mut self,
-        id: ClientId,
-        ino: Ino,
-    ) -> Result<Attached, FsError> {
+impl<P: Platform> ExtentSteps for Node<'static, P> {
+    fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError> {
         let attr = self.names.writable(ino)?;
         self.files.watch(&attr);
         if self.clients.get(id).is_none() {

@@ -8,7 +8,7 @@
 //! bytes are used again.
 //!
 //! May use: [`ExtentsNeeds`] and [`ExtentSteps`]; of this server's own tables, those that [`NodeWrites`] borrows. Only
-//! the lending of a cell (`Node::attach_client`) needs others: the watched files of `files`, a commit, and the notes of
+//! the lending of a cell (`attach_client`) needs others: the watched files of `files`, a commit, and the notes of
 //! clients if no cell is free.
 //!
 //! Interface: [`NodeWriters`] (`size_of`, `mtime_of`, `shared_block`: files as their writers change them); [`NodeWrites`]

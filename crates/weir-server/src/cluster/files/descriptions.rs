@@ -276,11 +276,6 @@ impl<P: Platform> Descriptions<'_, '_, P> {
 }
 
 impl<'m, P: Platform> Node<'m, P> {
-    /// The descriptions, to look at.
-    pub(in crate::cluster) fn opened(&self) -> OpenDescriptions<'_, 'm> {
-        self.files.opened(&self.open)
-    }
-
     /// The descriptions, to change them.
     pub(in crate::cluster) fn descriptions(&mut self) -> Descriptions<'_, 'm, P> {
         Descriptions {

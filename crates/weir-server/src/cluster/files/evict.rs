@@ -20,9 +20,9 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::files::laminate::count_writers;
 use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
-use crate::node::{Node, Platform};
 
 impl<S: FilesNeeds> Eviction<S> {
     /// Frees the storage of a file of this server; false: it is another version, or somebody writes it.
@@ -32,7 +32,7 @@ impl<S: FilesNeeds> Eviction<S> {
         version: &ContentVersion,
     ) -> Result<bool, FsError> {
         if self.server.has_all_extents() {
-            return self.server.node(|node| node.evict(ino, version));
+            return self.server.node(|node| evict_here(node, ino, version));
         }
         let _alone = self.server.hold_for_change(ino).await?;
         let attr = self.server.node(|node| node.names().regular(ino))?;
@@ -80,7 +80,7 @@ impl<S: FilesNeeds> Eviction<S> {
     ) -> Result<bool, FsError> {
         if self
             .server
-            .node(|node| node.opened().is_open(ino) || node.count_writers(ino) > 0)
+            .node(|node| node.opened().is_open(ino) || count_writers(node, ino) > 0)
         {
             return Ok(false);
         }
@@ -114,32 +114,34 @@ fn version_of(attr: &Attr) -> ContentVersion {
     }
 }
 
-impl<P: Platform> Node<'_, P> {
-    /// Evicts a file of an instance that has all its extents here.
-    pub(in crate::cluster) fn evict(
-        &mut self,
-        ino: Ino,
-        version: &ContentVersion,
-    ) -> Result<bool, FsError> {
-        let before = self.names.regular(ino)?;
-        // Not marked in vain, as in [`Eviction::evict_at_home`].
-        if !before.evicted && !self.is_unused_version(ino, version)? {
-            return Ok(false);
-        }
-        self.names.set_evicted(ino, true)?;
-        fence(Ordering::SeqCst);
-        if !self.is_unused_version(ino, version)? {
-            self.names.set_evicted(ino, before.evicted)?;
-            return Ok(false);
-        }
-        self.writes().drop_extents(ino);
-        Ok(true)
+/// Evicts a file of an instance that has all its extents here.
+fn evict_here(
+    node: &mut impl FileSteps,
+    ino: Ino,
+    version: &ContentVersion,
+) -> Result<bool, FsError> {
+    let before = node.names().regular(ino)?;
+    // Not marked in vain, as in [`Eviction::evict_at_home`].
+    if !before.evicted && !is_unused_here(node, ino, version)? {
+        return Ok(false);
     }
+    node.names().set_evicted(ino, true)?;
+    fence(Ordering::SeqCst);
+    if !is_unused_here(node, ino, version)? {
+        node.names().set_evicted(ino, before.evicted)?;
+        return Ok(false);
+    }
+    node.writes().drop_extents(ino);
+    Ok(true)
+}
 
-    /// True if no program has a file open or writes it, and it is this version.
-    fn is_unused_version(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
-        let is_used = self.opened().is_open(ino) || self.count_writers(ino) > 0;
-        self.writes().harvest(ino);
-        Ok(!is_used && version_of(&self.writers().attr_now(ino)?) == *version)
-    }
+/// True if no program has a file open or writes it, and it is this version.
+fn is_unused_here(
+    node: &mut impl FileSteps,
+    ino: Ino,
+    version: &ContentVersion,
+) -> Result<bool, FsError> {
+    let is_used = node.opened().is_open(ino) || count_writers(node, ino) > 0;
+    node.writes().harvest(ino);
+    Ok(!is_used && version_of(&node.writers().attr_now(ino)?) == *version)
 }

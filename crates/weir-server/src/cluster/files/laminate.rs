@@ -13,9 +13,8 @@ use weir_core::proto::{Cause, FsError};
 use weir_core::types::Ino;
 
 use crate::cluster::files::descriptions::OpenDescriptions;
-use crate::cluster::files::NodeFiles;
+use crate::cluster::files::{FileSteps, NodeFiles};
 use crate::cluster::refusal::refusal;
-use crate::node::{Node, Platform};
 
 /// O_WRONLY and O_RDWR.
 const WRITES: u32 = 3;
@@ -45,29 +44,27 @@ impl<'a> OpenDescriptions<'a, '_> {
     }
 }
 
-impl<P: Platform> Node<'_, P> {
-    /// Seals a file against being opened for writing, if no program has it open so. Returns the
-    /// number of descriptions that do; if there are any, its lamination is due.
-    pub(in crate::cluster) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
-        self.take_all_notes();
-        self.files().set_lamination(ino, Lamination::Sealing)?;
-        fence(Ordering::SeqCst);
-        let writers = self.opened().count_writers(ino);
-        if writers > 0 {
-            self.files().set_lamination(ino, Lamination::Due)?;
-        } else {
-            self.writes().harvest(ino);
-        }
-        Ok(writers)
+/// Seals a file against being opened for writing, if no program has it open so. Returns the number of
+/// descriptions that do; if there are any, its lamination is due.
+pub(super) fn try_seal(node: &mut impl FileSteps, ino: Ino) -> Result<u32, FsError> {
+    node.take_all_notes();
+    node.files().set_lamination(ino, Lamination::Sealing)?;
+    fence(Ordering::SeqCst);
+    let writers = node.opened().count_writers(ino);
+    if writers > 0 {
+        node.files().set_lamination(ino, Lamination::Due)?;
+    } else {
+        node.writes().harvest(ino);
     }
+    Ok(writers)
+}
 
-    /// The number of descriptions of this node that have a file open for writing. A client that has
-    /// just made it, and whose description does not say so yet, counts as one.
-    pub(in crate::cluster) fn count_writers(&mut self, ino: Ino) -> u32 {
-        self.take_all_notes();
-        let attached = u32::from(self.writers().has_writers_of(ino));
-        self.opened().count_writers(ino).max(attached)
-    }
+/// The number of descriptions of this node that have a file open for writing. A client that has just
+/// made it, and whose description does not say so yet, counts as one.
+pub(super) fn count_writers(node: &mut impl FileSteps, ino: Ino) -> u32 {
+    node.take_all_notes();
+    let attached = u32::from(node.writers().has_writers_of(ino));
+    node.opened().count_writers(ino).max(attached)
 }
 
 impl NodeFiles<'_, '_> {

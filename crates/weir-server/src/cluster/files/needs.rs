@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weir_core::extent::Run;
 use weir_core::names::Attr;
 use weir_core::proto::peer::{LogRange, PeerOperation};
-use weir_core::proto::{ContentVersion, FsError, PathInTree};
+use weir_core::proto::{FsError, PathInTree};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::{InodeNumbers, Journals, NameTables, OwnTables};
@@ -124,20 +124,14 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn files(&mut self) -> NodeFiles<'_, 'static>;
     /// The open file descriptions, to look at.
     fn opened(&self) -> OpenDescriptions<'_, 'static>;
-    /// The number of descriptions of this node that have a file open for writing. A client that has
-    /// just made it, and whose description does not say so yet, counts as one.
-    fn count_writers(&mut self, ino: Ino) -> u32;
-    /// Evicts a file of an instance that has all its extents here.
-    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError>;
     /// The programs of this node that are clients, to describe them.
     fn parties(&self) -> NodeParties<'_, Self::Platform>;
+    /// Takes the notes of all clients.
+    fn take_all_notes(&mut self);
     /// Frees one orphan, if no program has it open.
     fn sweep_one(&mut self, ino: Ino);
     /// Takes in everything that the clients of a file wrote and closed.
     fn take_in(&mut self, ino: Ino);
-    /// Seals a file against being opened for writing, if no program has it open so. Returns the
-    /// number of descriptions that do; if there are any, its lamination is due.
-    fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError>;
     /// Lets a file of this server go, which no other node has open any more.
     fn unpin(&mut self, ino: Ino);
     /// Wakes the mounts that have pages of a file, which drop them: another node changed it.

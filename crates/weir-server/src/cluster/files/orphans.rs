@@ -32,9 +32,8 @@ impl<P: Platform> Node<'_, P> {
         if self.files.orphans.is_empty() || self.files.keeps_orphans {
             return;
         }
-        let held: HashSet<Ino> = self
-            .opened()
-            .inodes()
+        let opened = self.files.opened(&self.open).inodes();
+        let held: HashSet<Ino> = opened
             .filter(|ino| self.files.orphans.contains(ino))
             .collect();
         let gone: Vec<Ino> = self
@@ -57,7 +56,7 @@ impl<P: Platform> Node<'_, P> {
             && !(self.files.keeps_orphans
                 || self.files.pinned.contains(&ino)
                 || self.writers().has_writers_of(ino)
-                || self.opened().is_open(ino))
+                || self.files.opened(&self.open).is_open(ino))
         {
             self.free_inode(ino);
         }

@@ -23,7 +23,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::laminate::is_cause;
+use crate::cluster::files::laminate::{count_writers, is_cause, try_seal};
 use crate::cluster::files::{
     ExtentsForFiles, FileParts, FileSharing, FileSteps, FilesNeeds, NamesForFiles,
 };
@@ -112,7 +112,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         {
             return Err(FsError::Unreachable);
         }
-        let mut writers = self.server.node(|node| node.try_seal(ino))?;
+        let mut writers = self.server.node(|node| try_seal(node, ino))?;
         if writers == 0 {
             let told = self
                 .server
@@ -153,7 +153,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         if attr.lamination == Lamination::Done {
             return Ok(WriteState::Written);
         }
-        if self.server.node(|node| node.count_writers(ino)) > 0 {
+        if self.server.node(|node| count_writers(node, ino)) > 0 {
             return Ok(WriteState::Open);
         }
         // A node that cannot be asked may have a writer.
@@ -183,7 +183,7 @@ impl<S: FilesNeeds> FileSharing<S> {
     pub(in crate::cluster) fn writers_here(&self, ino: Ino) -> u32 {
         let local = self.server.local(ino);
         local.map_or(0, |local| {
-            self.server.node(|node| node.count_writers(local))
+            self.server.node(|node| count_writers(node, local))
         })
     }
 
@@ -196,7 +196,7 @@ impl<S: FilesNeeds> FileSharing<S> {
             self.note_unknown();
             return Ok(0);
         };
-        self.server.node(|node| node.try_seal(local))
+        self.server.node(|node| try_seal(node, local))
     }
 
     pub(super) fn note_unknown(&self) {

@@ -9,6 +9,7 @@ use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
 use weir_core::types::{ClientId, Ino};
 
+use crate::cluster::extents;
 use crate::cluster::names::NameSteps;
 use crate::cluster::node_names::NodeNames;
 use crate::cluster::refusal::refusal;
@@ -24,7 +25,7 @@ impl<P: Platform> NameSteps for Node<'static, P> {
     }
 
     fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<proto::Attached, FsError> {
-        self.attach_client(id, ino)
+        extents::ExtentSteps::attach_client(self, id, ino)
     }
 
     fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError> {
@@ -229,7 +230,7 @@ impl<P: Platform> NameSteps for Node<'static, P> {
     }
 }
 
-impl<P: Platform> Node<'_, P> {
+impl<P: Platform> Node<'static, P> {
     /// Attaches the creator if it requests that; if that fails, nothing was created.
     fn attach_new(
         &mut self,

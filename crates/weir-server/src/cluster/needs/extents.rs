@@ -2,11 +2,11 @@
 
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
-use weir_core::proto::{Attached, FsError};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
 
 use crate::cluster::extents::{
-    ExtentSteps, ExtentsNeeds, ExtentsState, NodeWriters, NodeWrites, PublishedExtents, WriteTables,
+    ExtentsNeeds, ExtentsState, NodeWriters, NodeWrites, PublishedExtents, WriteTables,
 };
 use crate::cluster::files::FileParts;
 use crate::cluster::net::LogBytes;
@@ -79,11 +79,5 @@ impl<P: Platform> WriteTables for Node<'static, P> {
 
     fn writes(&mut self) -> NodeWrites<'_, 'static, P> {
         self.writes()
-    }
-}
-
-impl<P: Platform> ExtentSteps for Node<'static, P> {
-    fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError> {
-        self.attach_client(id, local)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weir_core::extent::Run;
 use weir_core::names::Attr;
 use weir_core::proto::peer::{LogRange, PeerOperation};
-use weir_core::proto::{ContentVersion, FsError, PathInTree};
+use weir_core::proto::{FsError, PathInTree};
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::clients::parties::NodeParties;
@@ -169,19 +169,15 @@ impl<P: Platform> FileSteps for Node<'static, P> {
     }
 
     fn opened(&self) -> OpenDescriptions<'_, 'static> {
-        self.opened()
-    }
-
-    fn count_writers(&mut self, ino: Ino) -> u32 {
-        self.count_writers(ino)
-    }
-
-    fn evict(&mut self, ino: Ino, version: &ContentVersion) -> Result<bool, FsError> {
-        self.evict(ino, version)
+        self.files.opened(&self.open)
     }
 
     fn parties(&self) -> NodeParties<'_, P> {
         self.parties()
+    }
+
+    fn take_all_notes(&mut self) {
+        self.take_all_notes();
     }
 
     fn sweep_one(&mut self, ino: Ino) {
@@ -190,10 +186,6 @@ impl<P: Platform> FileSteps for Node<'static, P> {
 
     fn take_in(&mut self, ino: Ino) {
         self.take_in(ino);
-    }
-
-    fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
-        self.try_seal(ino)
     }
 
     fn unpin(&mut self, ino: Ino) {
