@@ -20,10 +20,10 @@
 //! | `report` | the state of this server according to its own tables |
 
 pub(super) mod admission;
-pub(super) mod death;
-pub(super) mod notes;
-pub(super) mod operations;
+mod death;
+mod notes;
+mod operations;
 pub(super) mod parties;
-pub(super) mod report;
+mod report;
 pub(super) mod stats;
 pub(super) mod table;

@@ -45,26 +45,26 @@ use crate::cluster::node_names::NodeNames;
 use crate::node::{Node, OpenRegion, Platform, SnapshotPosition, Visit};
 use crate::rules::Rules;
 
-pub(super) mod append;
-pub(super) mod audit;
+mod append;
+mod audit;
 pub(super) mod descriptions;
-pub(super) mod end;
+mod end;
 mod evict;
 mod evict_part;
 mod holders;
 mod inodes;
-pub(super) mod laminate;
-pub(super) mod leaving;
-pub(super) mod mapped;
+mod laminate;
+mod leaving;
+mod mapped;
 mod needs;
-pub(super) mod orphans;
+mod orphans;
 mod parts;
 mod published;
-pub(super) mod sharing;
-pub(super) mod stand_ins;
-pub(super) mod tokens;
-pub(super) mod xattr_tables;
-pub(super) mod xattrs;
+mod sharing;
+mod stand_ins;
+mod tokens;
+mod xattr_tables;
+mod xattrs;
 
 /// The time for which appends wait for a node that may have placed some and cannot be reached, ns:
 /// after that its unpublished bytes count as lost.

@@ -22,7 +22,7 @@ use crate::cluster::keyed::{Keyed, Token};
 
 pub(super) mod commit;
 pub(super) mod recover;
-pub(super) mod shared;
+mod shared;
 
 /// The state of this room that concerns several servers.
 pub(in crate::cluster) struct JournalState {

@@ -37,18 +37,18 @@ use crate::cluster::files::FileNews;
 use crate::cluster::keyed::Keyed;
 use crate::node::{SnapshotPosition, Visit};
 
-pub(super) mod directories;
-pub(super) mod entries;
+mod directories;
+mod entries;
 mod history;
-pub(super) mod home;
+mod home;
 mod known;
-pub(super) mod lost;
+mod lost;
 mod memory;
-pub(super) mod moves;
-pub(super) mod placements;
-pub(super) mod rename;
+mod moves;
+mod placements;
+mod rename;
 pub(super) mod requests;
-pub(super) mod tables;
+mod tables;
 
 pub(super) use memory::NamesMemory;
 

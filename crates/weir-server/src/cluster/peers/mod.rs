@@ -37,7 +37,7 @@ use crate::cluster::net::Net;
 
 pub(super) mod calls;
 mod counts;
-pub(super) mod deadline;
+mod deadline;
 pub(super) mod debts;
 #[cfg(test)]
 pub(super) mod fake;

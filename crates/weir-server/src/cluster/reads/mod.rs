@@ -29,10 +29,10 @@ use crate::cluster::abilities::FindsPaths;
 use crate::node::{ClientMemory, Platform, Table};
 
 pub mod arrival;
-pub(super) mod fetch;
-pub(super) mod kept;
-pub(super) mod missing;
-pub(super) mod pool;
+mod fetch;
+mod kept;
+mod missing;
+mod pool;
 
 /// The rest of the server, as far as reads of other nodes' bytes concern it.
 pub(in crate::cluster) trait ReadsNeeds: FindsPaths {

@@ -23,7 +23,7 @@ use crate::node::{Accounts, RecoverError, Space};
 
 pub(super) mod presence;
 pub(super) mod relief;
-pub(super) mod space;
+mod space;
 
 /// The segments of this server.
 pub(in crate::cluster) struct SegmentTables<S> {
