@@ -53,6 +53,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         dirty.into_iter().collect()
     }
 
+    /// Returns true if extents of a file are on their way.
     pub(in crate::cluster) fn is_in_flight(&self, ino: Ino) -> bool {
         self.state().publishes.borrow().has_file(ino)
     }
@@ -93,7 +94,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         self.flush_as(ino, PublishCause::Usual).await
     }
 
-    /// As [`PublishedExtents::flush`].
+    /// As [`PublishedExtents::flush`], for a reason.
     pub(in crate::cluster) async fn flush_as(
         &self,
         ino: Ino,

@@ -13,9 +13,7 @@ use weir_core::types::{ClientId, Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::{
-    ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit,
-};
+use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit};
 use crate::rules::join;
 
 /// The most findings that are kept apart; a finding unlike all of them is counted with the last.

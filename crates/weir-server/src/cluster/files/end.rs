@@ -21,7 +21,7 @@ use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::WriteTables;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::stand_ins::StandIn;
-use crate::cluster::files::{ExtentsForFiles, FileEnds, FileParts, FileSteps, FilesNeeds};
+use crate::cluster::files::{FileEnds, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::debts::Debt;
 

@@ -21,7 +21,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::files::laminate::count_writers;
-use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FileSteps, FilesNeeds};
+use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
 
 impl<S: FilesNeeds> Eviction<S> {

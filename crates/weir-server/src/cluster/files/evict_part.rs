@@ -22,7 +22,7 @@ use weir_core::types::{Ino, Rank};
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::{Eviction, ExtentsForFiles, FileParts, FilesNeeds};
+use crate::cluster::files::{Eviction, FileParts, FilesNeeds};
 
 impl<S: FilesNeeds> Eviction<S> {
     /// Settles the extents of a file of this server; see [`weir_core::proto::SettleExtents`].

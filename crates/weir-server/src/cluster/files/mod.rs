@@ -70,7 +70,7 @@ mod xattrs;
 /// after that its unpublished bytes count as lost.
 pub(in crate::cluster) const AWAITED_NS: i64 = 30_000_000_000;
 
-pub(in crate::cluster) use needs::{ExtentsForFiles, FileSteps, FilesNeeds, NamesForFiles};
+pub(in crate::cluster) use needs::{FileSteps, FilesNeeds, NamesForFiles};
 pub(in crate::cluster) use parts::{
     Eviction, ExtendedAttributes, FileEnds, FileParts, FileSharing, FileTokens, ReadAudit,
     SharedAppends, StandInFiles, Truncation,

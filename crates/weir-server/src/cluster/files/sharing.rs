@@ -24,9 +24,7 @@ use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::locate::ExtentMap;
 use crate::cluster::extents::WriteTables;
 use crate::cluster::files::laminate::{count_writers, is_cause, try_seal};
-use crate::cluster::files::{
-    ExtentsForFiles, FileParts, FileSharing, FileSteps, FilesNeeds, NamesForFiles,
-};
+use crate::cluster::files::{FileParts, FileSharing, FileSteps, FilesNeeds, NamesForFiles};
 use crate::cluster::keyed::Keyed;
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;

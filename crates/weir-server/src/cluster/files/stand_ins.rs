@@ -24,7 +24,7 @@ use crate::cluster::extents::WriteTables;
 use crate::cluster::files::holders::WritersLeft;
 use crate::cluster::files::leaving::HoldRequest;
 use crate::cluster::files::{
-    ExtentsForFiles, FileParts, FileSteps, FilesNeeds, NamesForFiles, StandInFiles, AWAITED_NS,
+    FileParts, FileSteps, FilesNeeds, NamesForFiles, StandInFiles, AWAITED_NS,
 };
 use crate::cluster::visibility::is_raw;
 

@@ -1,28 +1,19 @@
 //! For files: published extents, names, and this server's own tables.
 
-use std::collections::BTreeSet;
-
-use weir_core::extent::Run;
 use weir_core::names::Attr;
-use weir_core::proto::peer::{LogRange, PeerOperation};
 use weir_core::proto::{FsError, PathInTree};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Ino;
 
 use crate::cluster::clients::parties::NodeParties;
-use crate::cluster::extents::locate::ExtentMap;
-use crate::cluster::extents::publish::PublishCause;
-use crate::cluster::extents::{ExtentsNeeds, PublishedExtents};
+use crate::cluster::extents::PublishedExtents;
 use crate::cluster::files::descriptions::OpenDescriptions;
-use crate::cluster::files::{
-    ExtentsForFiles, FileSteps, FilesNeeds, FilesState, NamesForFiles, NodeFiles,
-};
-use crate::cluster::keyed::Guard;
+use crate::cluster::files::{FileSteps, FilesNeeds, FilesState, NamesForFiles, NodeFiles};
 use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform};
 
 impl<P: Platform> FilesNeeds for Cluster<P> {
-    type Extents = PublishedExtents<Self>;
+    type Extents = Self;
     type Names = InstanceNames<Self>;
 
     fn files_state(&self) -> &FilesState {
@@ -39,101 +30,6 @@ impl<P: Platform> FilesNeeds for Cluster<P> {
 
     fn miss_file(&self, ino: Ino) {
         self.reads().miss_file(ino);
-    }
-}
-
-impl<S: ExtentsNeeds> ExtentsForFiles for PublishedExtents<S> {
-    fn is_in_flight(&self, ino: Ino) -> bool {
-        self.is_in_flight(ino)
-    }
-
-    fn forget_map(&self, ino: Ino) {
-        self.forget_map(ino);
-    }
-
-    async fn flush(&self, ino: Ino) -> Result<(), FsError> {
-        self.flush(ino).await
-    }
-
-    fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
-        self.end_sending(ino)
-    }
-
-    fn is_kept(&self, ino: Ino) -> bool {
-        self.is_kept(ino)
-    }
-
-    async fn give_back(&self, freed: Vec<LogRange>) {
-        self.give_back(freed).await;
-    }
-
-    fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
-        self.homes_of(ino, from, to)
-    }
-
-    async fn free_in_slices<O>(
-        &self,
-        ino: Ino,
-        homes: BTreeSet<Rank>,
-        op: O,
-    ) -> Result<Vec<LogRange>, FsError>
-    where
-        O: PeerOperation<Reply = Vec<LogRange>> + Clone + 'static,
-    {
-        self.free_in_slices(ino, homes, op).await
-    }
-
-    fn in_flight(&self, ino: Ino) -> Vec<Run> {
-        self.in_flight(ino)
-    }
-
-    fn dirty(&self) -> Vec<Ino> {
-        self.dirty()
-    }
-
-    async fn erase_everywhere(
-        &self,
-        ino: Ino,
-        from: u64,
-        old_size: u64,
-    ) -> Result<Vec<LogRange>, FsError> {
-        self.erase_everywhere(ino, from, old_size).await
-    }
-
-    fn keep_map(&self, ino: Ino, map: ExtentMap) {
-        self.keep_map(ino, map);
-    }
-
-    fn forget_here(&self, ino: Ino) {
-        self.forget_here(ino);
-    }
-
-    async fn erase_untold(&self, ino: Ino, from: u64) {
-        self.erase_untold(ino, from).await;
-    }
-
-    fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
-        self.give_back_late(ino, freed);
-    }
-
-    fn end_in_flight(&self, ino: Ino) -> u64 {
-        self.end_in_flight(ino)
-    }
-
-    fn cut_in_flight(&self, ino: Ino, size: u64) {
-        self.cut_in_flight(ino, size);
-    }
-
-    async fn flush_as(&self, ino: Ino, cause: PublishCause) -> Result<(), FsError> {
-        self.flush_as(ino, cause).await
-    }
-
-    async fn hold_publishing(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError> {
-        self.hold_publishing(ino).await
-    }
-
-    async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
-        self.hold_publishing_surely(ino).await
     }
 }
 

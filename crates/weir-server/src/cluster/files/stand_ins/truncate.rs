@@ -8,7 +8,7 @@ use weir_core::types::Ino;
 use crate::cluster::abilities::{NameTables, Waits};
 use crate::cluster::extents::publish::bytes_of;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::{ExtentsForFiles, FileParts, FilesNeeds, Truncation};
+use crate::cluster::files::{FileParts, FilesNeeds, Truncation};
 
 impl<S: FilesNeeds> Truncation<S> {
     pub(in crate::cluster) fn truncate_for_client(

@@ -12,7 +12,7 @@ use super::share::Share;
 use super::Grant;
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::{ExtentsForFiles, FileParts, FileTokens, FilesNeeds, AWAITED_NS};
+use crate::cluster::files::{FileParts, FileTokens, FilesNeeds, AWAITED_NS};
 use crate::cluster::peers::tell::all_of;
 use crate::cluster::visibility::is_raw;
 

@@ -11,7 +11,7 @@ use super::share::Share;
 use crate::cluster::abilities::NameTables;
 use crate::cluster::extents::publish::PublishCause;
 use crate::cluster::extents::WriteTables;
-use crate::cluster::files::{ExtentsForFiles, FileTokens, FilesNeeds};
+use crate::cluster::files::{FileTokens, FilesNeeds};
 use crate::cluster::visibility::is_raw;
 
 /// The factor by which a request exceeds the record's wish, by the number of times that the token
