@@ -238,7 +238,7 @@ impl<P: Platform> Cluster<P> {
     /// anything.
     pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
         let (mut any, asked) = self.node(|node| {
-            node.set_time(now_ns);
+            node.clock.set(now_ns);
             let noted = node.take_notes(id);
             node.commit();
             (noted, node.clients.take_asked(id, &node.platform))
@@ -287,7 +287,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Sets the time, ns since 1970.
     pub fn tick(&self, now_ns: i64) {
-        self.node(|node| node.set_time(now_ns));
+        self.node(|node| node.clock.set(now_ns));
         self.peers().look_at_times(now_ns);
     }
 

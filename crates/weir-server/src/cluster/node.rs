@@ -135,11 +135,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.buffers.reply = reply;
     }
 
-    /// Sets the time of the next operations, ns since 1970.
-    pub(crate) fn set_time(&mut self, now_ns: i64) {
-        self.clock.set(now_ns);
-    }
-
     /// Notes that a `Stop` was requested elsewhere.
     pub(crate) fn begin_stop(&mut self) {
         self.stopping = true;
