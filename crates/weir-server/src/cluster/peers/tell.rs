@@ -9,7 +9,7 @@
 //! the servers that were not reached; the root then tries them itself, since a server that its
 //! parent cannot reach may have its lease from the root and continue to believe it. So a server may
 //! be told twice, and every message is such that this does no harm; for truncations see
-//! [`crate::cluster::files::stand_ins`]. The whole ends, because each level waits no longer than
+//! `files/stand_ins/truncate.rs`. The whole ends, because each level waits no longer than
 //! for a server that does not answer.
 
 use futures_util::future::join_all;
