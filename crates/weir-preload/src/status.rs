@@ -269,7 +269,8 @@ const LAST_LIMIT: c_int = libc::_PC_2_SYMLINKS;
 /// A limit of our file system, as pathconf(3) names it; -1: there is no limit, or no such name.
 fn limit(name: c_int) -> c_long {
     match name {
-        libc::_PC_NAME_MAX => 255,
+        // The last two as libc answers for any file.
+        libc::_PC_NAME_MAX | libc::_PC_MAX_CANON | libc::_PC_MAX_INPUT => 255,
         libc::_PC_LINK_MAX => c_long::from(u16::MAX),
         libc::_PC_FILESIZEBITS => 64,
         libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => 1,
@@ -277,7 +278,9 @@ fn limit(name: c_int) -> c_long {
         | libc::_PC_PIPE_BUF
         | libc::_PC_REC_MIN_XFER_SIZE
         | libc::_PC_REC_INCR_XFER_SIZE
+        | libc::_PC_REC_XFER_ALIGN
         | libc::_PC_ALLOC_SIZE_MIN => 4096,
+        libc::_PC_VDISABLE => 0,
         libc::_PC_SYMLINK_MAX => 4095,
         // No limit, or a feature that we do not have: errno stays unchanged.
         other if (0..=LAST_LIMIT).contains(&other) => -1,

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 
 static struct stat st;
 static char buf[100];
@@ -32,6 +33,7 @@ static void absent(void)
 	CHECK_FAILS(mkdir(in_dir("no/new"), 0700), ENOENT, "mkdir");
 	CHECK_FAILS(symlink("x", in_dir("no/new")), ENOENT, "symlink");
 	CHECK_FAILS(symlink("", in_dir("new")), ENOENT, "symlink to nothing");
+	CHECK_FAILS(symlink("", in_dir("file")), ENOENT, "symlink to nothing, over a file");
 	CHECK_FAILS(readlink(in_dir("no"), buf, sizeof buf), ENOENT, "readlink");
 	CHECK_FAILS(chmod(in_dir("no"), 0600), ENOENT, "chmod");
 	CHECK_FAILS(chown(in_dir("no"), 0, 0), ENOENT, "chown");
@@ -40,6 +42,11 @@ static void absent(void)
 	CHECK_FAILS(access(in_dir("no"), F_OK), ENOENT, "access");
 	CHECK_FAILS(chdir(in_dir("no")), ENOENT, "chdir");
 	CHECK(opendir(in_dir("no")) == NULL && errno == ENOENT, "opendir");
+	char longest[PATH_MAX + 1];
+	memset(longest, 'a', PATH_MAX);
+	longest[PATH_MAX] = 0;
+	for (int i = 0; i < 3; i++)
+		CHECK_FAILS(symlink(longest, in_dir((const char *[]){"file", "new", "no/new"}[i])), ENAMETOOLONG, "symlink to %d letters", PATH_MAX);
 	CHECK_FAILS(open(in_dir("dangling"), O_RDONLY), ENOENT, "open of a dangling link");
 	CHECK_FAILS(stat(in_dir("dangling"), &st), ENOENT, "stat of a dangling link");
 }
@@ -273,6 +280,74 @@ static void addresses(void)
 	close(list);
 }
 
+/* Archivers ask how to align their reads: no answer is a failure to them. */
+static void limits_of_files(void)
+{
+	errno = 0;
+	CHECK(pathconf(in_dir("file"), _PC_REC_XFER_ALIGN) > 0, "pathconf _PC_REC_XFER_ALIGN, errno %d", errno);
+	CHECK(pathconf(in_dir("file"), _PC_MAX_CANON) == 255 && pathconf(in_dir("file"), _PC_VDISABLE) == 0, "pathconf of terminals");
+}
+
+/* make(1) compares times: one that is touched is not older than one that was made before. */
+static void touched_later(void)
+{
+	struct stat made, touched;
+	int reversed = 0;
+	for (int i = 0; i < 100; i++) {
+		unlink(in_dir("made"));
+		put_text(in_dir("touched"), "");
+		put_text(in_dir("made"), "");
+		MUST(utimensat(AT_FDCWD, in_dir("touched"), NULL, 0) == 0);
+		MUST(stat(in_dir("made"), &made) == 0 && stat(in_dir("touched"), &touched) == 0);
+		reversed += touched.st_mtim.tv_sec < made.st_mtim.tv_sec ||
+			(touched.st_mtim.tv_sec == made.st_mtim.tv_sec && touched.st_mtim.tv_nsec < made.st_mtim.tv_nsec);
+	}
+	CHECK(reversed == 0, "%d of 100 touched files are older than what was made before", reversed);
+	unlink(in_dir("made"));
+	unlink(in_dir("touched"));
+}
+
+/* Where the kernel runs the file itself, it has it mapped; else a copy runs, and the file may be written. */
+static void running(void)
+{
+	pid_t pid;
+	int pipe_fds[2];
+	MUST(pipe(pipe_fds) == 0);
+	int from = open("/bin/cat", O_RDONLY), to = open(in_dir("program"), O_WRONLY | O_CREAT, 0700);
+	MUST(from >= 0 && to >= 0);
+	while (sendfile(to, from, NULL, 1 << 20) > 0)
+		;
+	close(from);
+	close(to);
+	MUST(stat(in_dir("program"), &st) == 0);
+	off_t size = st.st_size;
+	MUST((pid = fork()) >= 0);
+	if (pid == 0) {
+		dup2(pipe_fds[0], 0);
+		close(pipe_fds[0]);
+		close(pipe_fds[1]);
+		execl(in_dir("program"), "program", (char *)NULL);
+		_exit(99);
+	}
+	close(pipe_fds[0]);
+	usleep(200000);
+	int fd = open(in_dir("program"), O_WRONLY | O_TRUNC);
+	int refused = fd < 0 && errno == ETXTBSY;
+	CHECK(fd >= 0 || refused, "open O_TRUNC of a program that runs, errno %d", errno);
+	if (refused) {
+		CHECK_FAILS(open(in_dir("program"), O_RDWR), ETXTBSY, "open of a program that runs");
+		CHECK_FAILS(truncate(in_dir("program"), 0), ETXTBSY, "truncate of a program that runs");
+		MUST(stat(in_dir("program"), &st) == 0);
+		CHECK(st.st_size == size, "its size, %ld of %ld", (long)st.st_size, (long)size);
+	}
+	close(fd);
+	close(pipe_fds[1]);
+	int status;
+	MUST(waitpid(pid, &status, 0) == pid);
+	CHECK(status == 0, "the program ends well: %x", status);
+	unlink(in_dir("program"));
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -287,5 +362,8 @@ int main(int argc, char **argv)
 	pointers_and_limits();
 	refusals();
 	addresses();
+	limits_of_files();
+	touched_later();
+	running();
 	return check_end();
 }

@@ -33,7 +33,7 @@ same "a descriptor that was inherited" "by the descriptor" "$(cat opened)"
 check "su" su -s /bin/sh nobody -c "test -r $dir/own/f && ! touch $dir/own/n 2> /dev/null"
 
 python3 - "$dir" <<'END'
-import os, sys, subprocess, threading
+import ctypes, errno, os, sys, subprocess, threading
 top = sys.argv[1]
 passed = failed = 0
 def check(what, condition):
@@ -55,6 +55,20 @@ for turn in range(3):                # a server that acts for its callers
         file.write(b"x" * (20 << 20))
     os.seteuid(0); os.setegid(0)
     check("and root again", open(f"{top}/roots/f").read() == "secret\n")
+libc = ctypes.CDLL(None, use_errno=True)
+now, omitted, some = (0, (1 << 30) - 1), (0, (1 << 30) - 2), (5, 0)
+def tried(name, times):
+    spec = times and (ctypes.c_long * 4)(*times[0], *times[1])
+    done = libc.utimensat(-100, name.encode(), spec, 0)
+    return "ok" if done == 0 else errno.errorcode[ctypes.get_errno()]
+for mode, wanted in ((0o644, "EACCES EACCES EPERM EPERM ok"), (0o666, "ok ok EPERM EPERM ok")):
+    name = f"{top}/own/times"
+    open(name, "w").close()
+    os.chmod(name, mode)
+    os.setegid(12345); os.seteuid(12345)
+    got = " ".join(tried(name, times) for times in (None, (now, now), (now, omitted), (some, some), (omitted, omitted)))
+    os.seteuid(0); os.setegid(0)
+    check(f"the times of another user's file of mode {mode:o}: {got}", got == wanted)
 pid = os.fork()
 if pid == 0:                         # a daemon that drops for good
     held = open(f"{top}/roots/f")

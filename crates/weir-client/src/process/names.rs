@@ -471,6 +471,15 @@ impl NameCalls {
     /// symlinkat(2).
     pub fn symlinkat(&self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
+        // Linux looks at the target before the path.
+        let refusal = match target.len() {
+            0 => Some(Errno::NOENT),
+            length if length > weir_core::names::SYMLINK_MAX => Some(Errno::NAMETOOLONG),
+            _ => None,
+        };
+        if let Some(errno) = refusal {
+            return self.paths.is_our_path(dirfd, path).then_some(Err(errno));
+        }
         let (parent, name) = match ours!(self.paths.resolve_parent(dirfd, path, false)) {
             NameInParent::Outside(path) => return Some(rustix::fs::symlink(target, path)),
             NameInParent::Dir
@@ -479,12 +488,6 @@ impl NameCalls {
             NameInParent::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             NameInParent::Name { parent, name, .. } => (parent, name),
         };
-        if target.is_empty() {
-            return Some(Err(Errno::NOENT));
-        }
-        if target.len() > weir_core::names::SYMLINK_MAX {
-            return Some(Err(Errno::NAMETOOLONG));
-        }
         done!(self.inodes.check_parent(parent));
         let op = Symlink {
             parent,

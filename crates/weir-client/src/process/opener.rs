@@ -83,6 +83,9 @@ impl InodeOpener {
             spare,
             evicted: Cell::new(None),
         };
+        if writes(flags) && !target.new {
+            self.inodes.check_not_running(target.ino)?;
+        }
         let view = self.inodes.view()?;
         let fd = view.update(target.ino, || view.open(target, &descriptor))?;
         if let Some(generation) = descriptor.evicted.get() {

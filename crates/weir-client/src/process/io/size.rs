@@ -163,6 +163,14 @@ impl IoCalls {
 }
 
 impl InodeOperations {
+    /// ETXTBSY if a program runs whose file this is, as far as the kernel knows: it maps the file then.
+    pub(in super::super) fn check_not_running(self, ino: Ino) -> Result<(), Errno> {
+        match self.server.session()?.if_mapped(ino, |_| Ok(())) {
+            Some(Err(Errno::TXTBSY)) => Err(Errno::TXTBSY),
+            _ => Ok(()),
+        }
+    }
+
     pub(in super::super) fn set_size(self, ino: Ino, length: i64) -> Result<(), Errno> {
         let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
         self.check_growth(ino, size)?;
