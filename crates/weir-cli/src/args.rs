@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_config::{all_keys, DrainOrder, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
 use weir_launch::nodes::NodeOptions;
 
@@ -716,6 +716,18 @@ pub struct TransferProcessArgs {
     pub run_dir: PathBuf,
 }
 
+/// The drains of an instance before one, by which it knows what it may remove from its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum EarlierDrains {
+    /// There were none, or programs have used the instance since.
+    #[default]
+    Ended,
+    /// They were killed, and no program has made room since: what they had moved, and programs have removed, is removed.
+    Killed,
+    /// So they were, and servers of the instance are lost, with names and bytes: nothing is removed.
+    LostServers,
+}
+
 /// Of the process that drains.
 #[derive(Args, Debug)]
 pub struct DrainProcessArgs {
@@ -760,9 +772,9 @@ pub struct DrainProcessArgs {
     /// Laminate files in the end that are seen by other nodes only then.
     #[arg(long)]
     pub laminate: bool,
-    /// Servers of the instance are lost: remove nothing from the target.
-    #[arg(long)]
-    pub lacks_servers: bool,
+    /// The drains before this one.
+    #[arg(long, value_enum, default_value_t)]
+    pub before: EarlierDrains,
     /// The number of the elevated tree, if one is drained.
     #[arg(long)]
     pub tree: Option<usize>,

@@ -10,6 +10,7 @@ use weir_instance::errln;
 use weir_launch::agent::{self, Summary};
 use weir_launch::root::run_dir_of_rank;
 
+use crate::args::EarlierDrains;
 use crate::exit::Failure;
 use crate::report::{self, DrainedFiles};
 use crate::run_stages::{elevated_directories, RunStages};
@@ -24,8 +25,8 @@ pub struct InstanceEnding<'a> {
     pub drains: bool,
     /// Programs may use it.
     pub by_force: bool,
-    /// Servers of it are lost: what they had is not known, so nothing is removed from where it is moved to.
-    pub lacks_servers: bool,
+    /// The drains before this.
+    pub before: EarlierDrains,
 }
 
 /// Ends an instance that lives, and reports.
@@ -67,7 +68,7 @@ pub fn move_out(
         elevate: &[],
         prefix: PathBuf::new(),
         ends_instance: true,
-        lacks_servers: ending.lacks_servers,
+        before: ending.before,
         settings: &settings.config.drain,
     };
     let stages = stages.of_running(run_dir)?;

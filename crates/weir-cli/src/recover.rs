@@ -12,7 +12,7 @@ use weir_instance::directories::{self, Remains};
 use weir_instance::errln;
 use weir_launch::recover::{self as servers, MissingServer};
 
-use crate::args::RecoverArgs;
+use crate::args::{EarlierDrains, RecoverArgs};
 use crate::ending::{end_living, move_out, InstanceEnding};
 use crate::exit::Failure;
 use crate::locate::{remains_of, run_dir_of};
@@ -38,7 +38,7 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
             drain_to: args.drain_to.as_deref(),
             drains: true,
             by_force: false,
-            lacks_servers: false,
+            before: EarlierDrains::Killed,
         };
         if let Err(failure) = end_dead(remains, ending, settings, env) {
             errln!("weir: {}: {failure}", remains.name);
@@ -89,7 +89,11 @@ pub fn end_dead(
 ) -> Result<(), Failure> {
     let label = remains.first();
     let drain_to = ending.drain_to.or(label.drain_to.as_deref());
-    let ending = InstanceEnding { drain_to, ..ending };
+    let ending = InstanceEnding {
+        drain_to,
+        before: EarlierDrains::Killed,
+        ..ending
+    };
     if remains.is_of_several() {
         return end_dead_servers(remains, ending, settings, env);
     }
@@ -135,7 +139,7 @@ fn move_from_some(
         );
     }
     let ending = InstanceEnding {
-        lacks_servers: true,
+        before: EarlierDrains::LostServers,
         ..ending
     };
     errln!(

@@ -17,7 +17,7 @@ use weir_launch::server::{self, Launch, ReadyInstance, Server};
 use weir_launch::shell::quoted;
 use weir_launch::LaunchError;
 
-use crate::args::{RunArgs, StartArgs};
+use crate::args::{EarlierDrains, RunArgs, StartArgs};
 use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::inject::InjectedLibraries;
@@ -48,7 +48,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         elevate: &elevated,
         prefix: config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
-        lacks_servers: false,
+        before: EarlierDrains::Ended,
         settings: &config.drain,
     };
     if let Some(run_dir) = another(args, settings, env)? {
@@ -476,7 +476,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         elevate: &elevated,
         prefix: settings.config.mount.prefix.as_path().to_owned(),
         ends_instance: true,
-        lacks_servers: false,
+        before: EarlierDrains::Ended,
         settings: &settings.config.drain,
     };
     stages.check()?;

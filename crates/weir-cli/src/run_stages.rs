@@ -13,7 +13,7 @@ use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_instance::errln;
 
-use crate::args::{ChoiceArgs, DrainProcessArgs};
+use crate::args::{ChoiceArgs, DrainProcessArgs, EarlierDrains};
 use crate::array_log;
 use crate::drain::process::DrainProcess;
 use crate::exit::Failure;
@@ -55,8 +55,8 @@ pub struct RunStages<'a> {
     pub prefix: PathBuf,
     /// True if the instance ends with the stages: files may be laminated.
     pub ends_instance: bool,
-    /// True if servers of the instance are lost, with names and bytes.
-    pub lacks_servers: bool,
+    /// The drains before these.
+    pub before: EarlierDrains,
     /// How files are drained.
     pub settings: &'a Drain,
 }
@@ -162,12 +162,13 @@ impl RunStages<'_> {
 
     /// Starts to move files while the command runs, if that is asked for.
     pub fn begin_drains(&self, run_dir: &Path) -> Drains {
-        let begin = |tree: &DrainedTree| {
-            let started = self.start_process(run_dir, tree).inspect_err(|error| {
+        let begin =
+            |tree: &DrainedTree| {
+                let started = self.start_process(run_dir, tree, self.before).inspect_err(|error| {
                 errln!("weir: cannot drain while the command runs: {error}; it is done at the end");
             });
-            started.ok()
-        };
+                started.ok()
+            };
         let trees = self.drained_trees(run_dir).into_iter();
         Drains(
             trees
@@ -179,7 +180,12 @@ impl RunStages<'_> {
         )
     }
 
-    fn start_process(&self, run_dir: &Path, tree: &DrainedTree) -> std::io::Result<DrainProcess> {
+    fn start_process(
+        &self,
+        run_dir: &Path,
+        tree: &DrainedTree,
+        before: EarlierDrains,
+    ) -> std::io::Result<DrainProcess> {
         let args = DrainProcessArgs {
             choice: match tree.elevated {
                 None => self.choice(),
@@ -189,7 +195,7 @@ impl RunStages<'_> {
             stuck_s: self.settings.stuck_s,
             order: self.settings.order,
             // An eviction is noted in a directory that a lost server may have.
-            evict_percent: match self.lacks_servers {
+            evict_percent: match before == EarlierDrains::LostServers {
                 true => 0,
                 false => self.settings.evict_percent,
             },
@@ -204,11 +210,11 @@ impl RunStages<'_> {
             limit: self.settings.limit.0,
             stripe: self.settings.stripe.bytes(),
             // The copy of an evicted file may have a name of which only a lost server knows.
-            replace_foreign: self.settings.replace_foreign && !self.lacks_servers,
+            replace_foreign: self.settings.replace_foreign && before != EarlierDrains::LostServers,
             hook: self.settings.hook.clone(),
             status_file: self.settings.status_file.clone(),
             laminate: self.ends_instance,
-            lacks_servers: self.lacks_servers,
+            before,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),
             target: tree.target.clone(),
@@ -260,12 +266,16 @@ impl RunStages<'_> {
         tree: &DrainedTree,
         process: Option<DrainProcess>,
     ) -> Result<bool, Failure> {
+        let before = match process.is_some() && self.before == EarlierDrains::Ended {
+            true => EarlierDrains::Killed,
+            false => self.before,
+        };
         let finished = process.map_or(Ok(None), DrainProcess::finish)?;
         if let Some(is_safe) = finished {
             return Ok(is_safe);
         }
         let again = self
-            .start_process(run_dir, tree)
+            .start_process(run_dir, tree, before)
             .context("starting a drain")?;
         Ok(again.finish()? == Some(true))
     }

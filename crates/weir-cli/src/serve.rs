@@ -338,6 +338,8 @@ fn open_log(config: &Config, run_dir: &Path) -> Result<PathBuf> {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(false)
+        // Else it panics if the log is on a file system that is full.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
     Ok(path)

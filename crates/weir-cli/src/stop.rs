@@ -3,7 +3,7 @@
 use weir_config::{Environment, Loaded};
 use weir_instance::directories;
 
-use crate::args::StopArgs;
+use crate::args::{EarlierDrains, StopArgs};
 use crate::ending::{end_living, InstanceEnding};
 use crate::exit::Failure;
 use crate::locate::{remains_of, run_dir_of};
@@ -17,7 +17,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         drain_to,
         drains: !args.no_drain,
         by_force: args.force,
-        lacks_servers: false,
+        before: EarlierDrains::Ended,
     };
     if directories::lives(&run_dir) {
         return end_living(&run_dir, ending, settings);

@@ -389,3 +389,16 @@ fn what_cannot_be_said_does_not_end_a_run() {
         assert_eq!(room.left_behind(), [""; 0]);
     }
 }
+
+/// So may that of a server's log.
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_a_server() {
+    let room = Room::new();
+    let log = ["--set", "log.file=/dev/full", "--set", "log.level=debug"];
+    room.ok(&[&["start", "x"], &log[..]].concat());
+    room.write("in", "content");
+    room.ok(&["stage", "in", "-i", "x", "in", "/weir/in"]);
+    room.ok(&["stop", "x", "--drain-to", "out"]);
+    let out = room.path().join("out").join("in");
+    assert_eq!(fs::read(out).unwrap(), b"content");
+}

@@ -280,8 +280,8 @@ impl RenamedNames<'_> {
     fn open<'p>(from: &'p Path, to: &'p Path) -> Result<RenamedNames<'p>, Errno> {
         let dirs = from.parent().zip(to.parent());
         let names = from.file_name().zip(to.file_name());
-        let Some(((dir, _), (from, to))) = dirs.filter(|(one, other)| one == other).zip(names)
-        else {
+        let is_one = |(one, other): &(&Path, &Path)| one == other && !one.as_os_str().is_empty();
+        let Some(((dir, _), (from, to))) = dirs.filter(is_one).zip(names) else {
             let (from, to) = (from.as_os_str(), to.as_os_str());
             return Ok(RenamedNames {
                 dir: None,

@@ -78,11 +78,15 @@ done
 same "each loop that was killed with everything left a whole checkpoint, and none that is older" 0 $wrong
 check "some checkpoint was safe ($safe)" test "$safe" != none
 
-# What a program had taken back when it was killed with everything is not there after a recovery, be it a file or a directory.
+# What a program had taken back when it was killed with everything is not there after a recovery, be it a file or a directory;
+# but what was there before it is, also if the drain has found it as it was to be.
 rm -rf pfs
-setsid "$weir" run --drain-to "$outside/pfs" \
+mkdir pfs
+echo kept > pfs/kept
+sleep 1.5
+setsid "$weir" run --stage-in "$outside/pfs/kept" --drain-to "$outside/pfs" \
 	sh -c 'mkdir /weir/old; echo 1 | tee /weir/data /weir/old/data > /weir/valid; until [ -e taken ]; do sleep 0.1; done
-		rm -r /weir/valid /weir/old; echo 2 > /weir/data; touch again; sleep 1000' 2> said &
+		rm -r /weir/valid /weir/old /weir/kept; echo 2 > /weir/data; touch again; sleep 1000' 2> said &
 run=$!
 until [ -e pfs/valid ] && [ -e pfs/old/data ]; do sleep 0.05; done
 kill -STOP "$(pgrep -f "drain-process.*$outside/pfs")"
@@ -90,10 +94,10 @@ touch taken
 until [ -e again ]; do sleep 0.05; done
 kill -KILL -- -$run
 wait $run 2> /dev/null
-same "what was there when it was killed" "data old valid" "$(cd pfs && echo *)"
+same "what was there when it was killed" "data kept old valid" "$(cd pfs && echo *)"
 echo theirs > pfs/theirs
 check "it is recovered" recovered
-same "what is there after the recovery" "data theirs" "$(cd pfs && echo *)"
+same "what is there after the recovery" "data kept theirs" "$(cd pfs && echo *)"
 same "what was written last" 2 "$(cat pfs/data)"
 
 # If all is safe, what programs remove later, to make room, stays.
@@ -103,7 +107,7 @@ same "what was written last" 2 "$(cat pfs/data)"
 	"$weir" run -i room --drain-to "$outside/pfs" sh -c 'rm /weir/first; echo second > /weir/second'
 	"$weir" stop room
 )
-same "what two runs of an instance have left" "data first second theirs" "$(cd pfs && echo *)"
+same "what two runs of an instance have left" "data first kept second theirs" "$(cd pfs && echo *)"
 
 # Programs that nobody wrote for this: their files come out as they are in the end.
 cat > programs.sh <<'PROGRAM'

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::errln;
 use weir_instance::size::bytes;
-use weir_mover::drain::{Drain, PlacedNodes};
+use weir_mover::drain::Drain;
 use weir_mover::{DirectoryTree, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
@@ -30,7 +30,7 @@ use super::messages::starting_mark_of;
 use super::orders::{await_finish, give_up, FinishOrder};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::service::{DrainService, DrainedSource};
-use crate::args::DrainProcessArgs;
+use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::exit::{Failure, NOT_MOVED};
 use crate::{share, stage, supervise};
 
@@ -136,7 +136,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
     let limit = SharedLimit::new(args.limit, &tree, &gate);
-    let placed = Arc::new(args.placed_nodes(&target)?);
+    let placed = args.placed_nodes(&target)?.map(Arc::new);
     let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
     let mut drain = Drain::new((&instance, Path::new("/")), target, filter.clone());
@@ -159,11 +159,10 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         drain.note_events();
     }
     name_files(args, &mut drain)?;
-    drain.keep_marks(
-        Arc::clone(&placed),
-        args.tree.is_none() || args.replace_foreign,
-    );
-    if args.lacks_servers {
+    if let Some(placed) = placed.clone() {
+        drain.keep_marks(placed, args.tree.is_none() || args.replace_foreign);
+    }
+    if args.before == EarlierDrains::LostServers {
         drain.remove_nothing();
     }
     let socket = service.listen(&args.run_dir)?;
@@ -184,7 +183,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         gate: &gate,
         limit: &limit,
         relief: relief.as_deref(),
-        placed: &placed,
+        placed: placed.as_deref(),
     };
     std::thread::scope(|scope| {
         let made = scope.spawn(|| {
@@ -251,12 +250,8 @@ fn move_rest(
     for path in &mut summary.not_reached {
         *path = service.name_of(path);
     }
-    if summary.is_complete() && !args.laminate {
-        match args.tree {
-            Some(_) => hand_over(drain),
-            None if !args.lacks_servers => forget_placed(rounds.placed),
-            None => {}
-        }
+    if summary.is_complete() && args.tree.is_some() && !args.laminate {
+        hand_over(drain);
     }
     tell_summary(service, &summary);
     service.show_end(&summary);
@@ -272,15 +267,6 @@ fn move_rest(
 fn hand_over(drain: &mut TargetDrain<'_>) {
     if let Err(error) = drain.hand_over() {
         errln!("weir: drain: names that are removed later may stay: {error}");
-    }
-}
-
-/// Has later drains of the instance remove nothing of what is on the target now: programs make room in the instance.
-fn forget_placed(placed: &PlacedNodes) {
-    if let Err(error) = placed.forget_own() {
-        errln!(
-            "weir: drain: a later drain may remove what programs remove from the instance: {error}"
-        );
     }
 }
 

@@ -17,7 +17,7 @@ use weir_mover::{InstanceTree, PathFilter, StageOptions};
 use super::end_time::EndTime;
 use super::hook::EventHook;
 use super::relief::ServerRelief;
-use crate::args::DrainProcessArgs;
+use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::exit::Failure;
 use crate::movers::{MoverGate, MoverRole, SharedPaths};
 
@@ -37,7 +37,7 @@ impl DrainProcessArgs {
             None => instance,
             Some(number) => instance.elevated(number).context("no such elevated tree")?,
         };
-        Ok(match self.lacks_servers {
+        Ok(match self.before == EarlierDrains::LostServers {
             true => tree.without_lost_servers(),
             false => tree,
         })
@@ -65,13 +65,28 @@ impl DrainProcessArgs {
     }
 
     /// The nodes that drains of this tree have put on this target. They are kept beside the journal of this node's server,
-    /// and go with it. Asks nothing of the target, which may hang.
-    pub(super) fn placed_nodes(&self, target: &Path) -> Result<PlacedNodes> {
-        let hash = || blake3::hash(target.as_os_str().as_bytes()).to_hex();
-        let tree = self.tree.map(|number| number.to_string());
-        let name = tree.unwrap_or_else(|| format!("-{}", hash()));
-        let path = self.run_dir.join(format!("{MARKS_FILE}{name}"));
-        PlacedNodes::open(&path).with_context(|| path.display().to_string())
+    /// and go with it. Of a target that is not elevated they count for a drain that takes over from one that was killed
+    /// alone; without them it removes less. Asks nothing of the target, which may hang.
+    pub(super) fn placed_nodes(&self, target: &Path) -> Result<Option<PlacedNodes>> {
+        let of_tree = |name: String| self.run_dir.join(format!("{MARKS_FILE}{name}"));
+        if let Some(tree) = self.tree {
+            let path = of_tree(tree.to_string());
+            let opened = PlacedNodes::open(&path);
+            return opened.map(Some).with_context(|| path.display().to_string());
+        }
+        let hash = blake3::hash(target.as_os_str().as_bytes()).to_hex();
+        let path = of_tree(format!("-{hash}"));
+        let opened = match self.before != EarlierDrains::Ended {
+            true => PlacedNodes::open(&path),
+            false => PlacedNodes::open_anew(&path),
+        };
+        let told = |error: &std::io::Error| {
+            errln!(
+                "weir: drain: cannot keep which files it has moved, in {}: {error}; names that are removed later may stay",
+                path.display()
+            );
+        };
+        Ok(opened.inspect_err(told).ok())
     }
 
     /// The files of this elevated tree that were prefetched, and those that will be.
@@ -173,7 +188,14 @@ impl DrainProcessArgs {
         words.extend(self.laminate.then(|| "--laminate".into()));
         words.extend(["--order".into(), self.order.word().into()]);
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
-        words.extend(self.lacks_servers.then(|| "--lacks-servers".into()));
+        words.push(
+            match self.before {
+                EarlierDrains::Ended => "--before=ended",
+                EarlierDrains::Killed => "--before=killed",
+                EarlierDrains::LostServers => "--before=lost-servers",
+            }
+            .into(),
+        );
         if let Some(tree) = self.tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }

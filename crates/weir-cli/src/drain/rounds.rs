@@ -78,8 +78,8 @@ pub struct Rounds<'r> {
     pub limit: &'r SharedLimit,
     /// Of an elevated tree.
     pub relief: Option<&'r ServerRelief>,
-    /// Of an elevated tree.
-    pub placed: &'r PlacedNodes,
+    /// The nodes of the target that drains have put there, where they are kept.
+    pub placed: Option<&'r PlacedNodes>,
 }
 
 impl Rounds<'_> {
@@ -169,7 +169,7 @@ impl Rounds<'_> {
     }
 
     fn tell_lost_marks(&self) {
-        if let Some(error) = self.placed.take_failure() {
+        if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
             errln!(
                 "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
                  next one may take them for somebody else's"

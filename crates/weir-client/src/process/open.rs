@@ -155,6 +155,7 @@ impl OpenCalls {
                 {
                     return Err(Errno::ACCESS);
                 }
+                u64::try_from(length).map_err(|_| Errno::INVAL)?;
                 self.inodes.check_not_running(ino)?;
                 let view = self.inodes.view()?;
                 view.update(ino, || self.inodes.set_size(ino, length))

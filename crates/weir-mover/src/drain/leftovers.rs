@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use weir_client::types::Stat;
 
 use super::snapshot::{FileVersion, TreeSnapshot};
-use super::{Drain, MovedNode};
+use super::{names_file, Drain, MovedNode};
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
@@ -64,10 +64,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(|name| !is_part(name))
             .map(|name| dir.join(name));
         let is_seen = |path: &Path| now.get(path).is_some();
+        // What is not chosen is not looked for in the tree.
+        let is_chosen = |path: &Path| names_file(Some(&self.filter), path);
         let unknown = paths.filter(|path| {
             now.get(path)
                 .is_none_or(|seen| seen.kind == NodeKind::Directory)
                 && !self.has_made(path)
+                && is_chosen(path)
                 && !now.whiteouts.contains_key(path)
         });
         let look = |path: PathBuf| {
@@ -96,9 +99,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Ok(content) = content else {
             return;
         };
-        let node = |kind, content| MovedNode {
+        let node = |there: &Stat, content| MovedNode {
             walk: 0,
-            kind,
+            kind: kind_of(there),
             version: FileVersion::from(there),
             unchanged_at: there.ctime,
             is_doubtful: true,
@@ -106,14 +109,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             content,
             is_told: true,
         };
-        self.moved
-            .insert(path.to_owned(), node(kind_of(there), content));
+        self.moved.insert(path.to_owned(), node(there, content));
         for dir in path.ancestors().skip(1) {
             if dir == Path::new("") || now.get(dir).is_some() || self.has_made(dir) {
                 break;
             }
-            let node = node(NodeKind::Directory, PathBuf::new());
-            self.moved.insert(dir.to_owned(), node);
+            let Ok(Some(there)) = self.to.look_up(&self.target.join(dir)) else {
+                break;
+            };
+            self.moved
+                .insert(dir.to_owned(), node(&there, PathBuf::new()));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The nodes that drains of this instance have put on a target. In an elevated directory a drain replaces these and
 //! what the job has replaced or removed; anything else that has the name of a file was put there by somebody else.
-//! With any target, the next drain removes those of a drain that was killed, if programs have removed them since.
+//! With any target, the drain that takes over from one that was killed removes what that had put there, if programs have
+//! removed it since.
 //!
 //! The marks of nodes that drains put there outlive their processes, in a file beside the journal of the
 //! server. A mark is written before its node gets its name, as an attempt: so a drain that is killed leaves no
@@ -12,12 +13,14 @@
 //! 16    8  size, bytes, little-endian as all numbers
 //! 24    8  time of the last change of the contents: seconds since 1970
 //! 32    4  and nanoseconds
-//! 36    4  1: attempted, 2: placed, so attempts before it count no more, 3: removed, with its marks
+//! 36    4  1: attempted, 2: placed, so attempts before it count no more, 3: removed, with its marks, 4: the first
+//!          record, whose time is that of this node when the file was begun
 //! 40    4  CRC32C of the above
 //! ```
 //!
 //! A record that is torn or damaged is skipped: then its node counts as somebody else's, which is the safe
-//! side.
+//! side. Marks are also written for what a drain finds as it is to be. So what is to be removed must have changed since
+//! the file was begun, too.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,6 +29,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use weir_client::types::{Stat, Time};
 
 use crate::replaceable::NodeMark;
 
@@ -37,6 +43,8 @@ const MOST_ATTEMPTS: usize = 8;
 /// The least number of records of a file that is written anew.
 const LEAST_REWRITTEN: usize = 1 << 16;
 
+/// Clocks of files may be behind those that processes ask, seconds.
+const CLOCK_STEP_S: i64 = 1;
 /// The mark of a record of a removed name.
 const NO_NODE: NodeMark = NodeMark {
     size: 0,
@@ -57,6 +65,8 @@ struct MarkFile {
     /// The bytes that were read.
     read: u64,
     marks: HashMap<[u8; 16], NameMarks>,
+    /// The time at which it was begun, of the node's clock; `None`: it is not known.
+    began: Option<Time>,
     /// The records that were read or written.
     records: usize,
     failure: Option<io::Error>,
@@ -68,8 +78,6 @@ struct NameMarks {
     placed: Option<NodeMark>,
     /// The newest last.
     attempts: Vec<NodeMark>,
-    /// This process has put a node there, or has taken over from one that is gone.
-    is_own: bool,
 }
 
 impl NameMarks {
@@ -90,16 +98,37 @@ enum MarkStep {
     Attempted = 1,
     Placed = 2,
     Removed = 3,
+    Began = 4,
 }
 
 impl PlacedNodes {
     /// Reads a file of marks, or makes it.
     pub fn open(path: &Path) -> io::Result<PlacedNodes> {
         let mut marks = MarkFile::open(path)?;
-        marks.rewrite_if_large()?;
+        if let Err(error) = marks.rewrite_if_large() {
+            marks.failure = Some(error);
+        }
         let is_continued = !marks.marks.is_empty();
         let file = Mutex::new(marks);
         Ok(PlacedNodes { file, is_continued })
+    }
+
+    /// The same, but for nodes of processes before this one, which are not known then.
+    pub fn open_anew(path: &Path) -> io::Result<PlacedNodes> {
+        let mut marks = MarkFile::open(path)?;
+        marks.forget_all()?;
+        let file = Mutex::new(marks);
+        let is_continued = false;
+        Ok(PlacedNodes { file, is_continued })
+    }
+
+    /// True if a node of the target has changed since the first process that has put nodes there began.
+    pub(super) fn may_have_made(&self, there: &Stat) -> bool {
+        let began = self.marks().began;
+        began.is_some_and(|began| {
+            let since = (began.sec - CLOCK_STEP_S, began.nsec);
+            (there.ctime.sec, there.ctime.nsec) >= since
+        })
     }
 
     /// True if an earlier process has put nodes there.
@@ -149,17 +178,11 @@ impl PlacedNodes {
         self.marks()
             .append(paths.map(|path| (path, NO_NODE)), MarkStep::Removed);
     }
-
-    /// Forgets the nodes of this process, and of those that it has taken over from: what programs remove from now on
-    /// stays on the target.
-    pub fn forget_own(&self) -> io::Result<()> {
-        self.marks().forget_own()
-    }
 }
 
 impl MarkFile {
     fn open(path: &Path) -> io::Result<MarkFile> {
-        let (file, is_alone) = loop {
+        let file = loop {
             let mut options = File::options();
             let file = options
                 .read(true)
@@ -167,12 +190,11 @@ impl MarkFile {
                 .create(true)
                 .mode(0o600)
                 .open(path)?;
-            let is_alone = file.try_lock().is_ok();
             // While others append to it, it is not written anew.
             file.lock_shared()?;
             // It may have been just before.
             if has_name(&file, path)? {
-                break (file, is_alone);
+                break file;
             }
         };
         let mut marks = MarkFile {
@@ -180,12 +202,14 @@ impl MarkFile {
             path: path.to_owned(),
             read: 0,
             marks: HashMap::new(),
+            began: None,
             records: 0,
             failure: None,
         };
         marks.read_on()?;
-        let all = marks.marks.values_mut();
-        all.for_each(|of_name| of_name.is_own = is_alone);
+        if marks.records == 0 {
+            marks.note_beginning();
+        }
         Ok(marks)
     }
 
@@ -198,7 +222,7 @@ impl MarkFile {
         while let Some(record) = bytes.get(at..at + RECORD) {
             match decode(record) {
                 Some((hash, mark, step)) => {
-                    self.change(hash, mark, step, false);
+                    self.change(hash, mark, step);
                     self.records += 1;
                     at += RECORD;
                 }
@@ -209,19 +233,33 @@ impl MarkFile {
         Ok(())
     }
 
-    fn change(&mut self, hash: [u8; 16], mark: NodeMark, step: MarkStep, is_own: bool) {
-        if step == MarkStep::Removed {
-            self.marks.remove(&hash);
-            return;
+    fn change(&mut self, hash: [u8; 16], mark: NodeMark, step: MarkStep) {
+        match step {
+            MarkStep::Attempted => self.marks.entry(hash).or_default().add_attempt(mark),
+            MarkStep::Placed => {
+                let marks = NameMarks {
+                    placed: Some(mark),
+                    attempts: Vec::new(),
+                };
+                self.marks.insert(hash, marks);
+            }
+            MarkStep::Removed => drop(self.marks.remove(&hash)),
+            MarkStep::Began => {
+                let (sec, nsec) = mark.mtime;
+                self.began.get_or_insert(Time { sec, nsec });
+            }
         }
-        let marks = self.marks.entry(hash).or_default();
-        marks.is_own |= is_own;
-        if step == MarkStep::Attempted {
-            marks.add_attempt(mark);
-        } else {
-            marks.placed = Some(mark);
-            marks.attempts = Vec::new();
-        }
+    }
+
+    fn note_beginning(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        let seconds = now.as_secs().try_into().unwrap_or(i64::MAX);
+        let mark = NodeMark {
+            size: 0,
+            mtime: (seconds, now.subsec_nanos().into()),
+        };
+        self.append_hashed(std::iter::once(([0; 16], mark)), MarkStep::Began);
     }
 
     fn append<'p>(&mut self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>, step: MarkStep) {
@@ -231,7 +269,7 @@ impl MarkFile {
     fn append_hashed(&mut self, nodes: impl Iterator<Item = ([u8; 16], NodeMark)>, step: MarkStep) {
         let mut bytes = Vec::new();
         for (hash, mark) in nodes {
-            self.change(hash, mark, step, true);
+            self.change(hash, mark, step);
             self.records += 1;
             encode(&mut bytes, hash, mark, step);
         }
@@ -244,29 +282,52 @@ impl MarkFile {
         }
     }
 
-    fn forget_own(&mut self) -> io::Result<()> {
-        let own = self.marks.iter().filter(|(_, of_name)| of_name.is_own);
-        let own: Vec<_> = own.map(|(hash, _)| (*hash, NO_NODE)).collect();
-        self.append_hashed(own.into_iter(), MarkStep::Removed);
-        let failure = self.failure.take();
-        failure.map_or_else(|| self.rewrite_if_large(), Err)
+    /// Begins the file anew, unless another drain uses it.
+    fn forget_all(&mut self) -> io::Result<()> {
+        self.marks.clear();
+        self.rewrite(|_| Vec::new())
     }
 
     /// Has the file say nothing but what counts, if that is little of it, and no other drain uses it.
     fn rewrite_if_large(&mut self) -> io::Result<()> {
-        if self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
-            return Ok(());
+        match self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
+            true => Ok(()),
+            false => self.rewrite(MarkFile::records_that_count),
         }
-        let path = self.path.clone();
+    }
+
+    /// Replaces the file, unless another drain uses it.
+    fn rewrite(&mut self, records: impl Fn(&MarkFile) -> Vec<u8>) -> io::Result<()> {
         self.file.unlock()?;
-        if self.file.try_lock().is_err() {
-            self.file.lock_shared()?;
-            if !has_name(&self.file, &path)? {
-                *self = MarkFile::open(&path)?;
-            }
-            return Ok(());
+        let is_alone = self.file.try_lock().is_ok();
+        // Another one may have replaced it in between.
+        let is_current = has_name(&self.file, &self.path)?;
+        let replaced = match is_alone && is_current {
+            true => self.read_on().and_then(|()| self.replace(&records(self))),
+            false => Ok(()),
+        };
+        self.file.lock_shared()?;
+        if !has_name(&self.file, &self.path)? {
+            let failure = self.failure.take();
+            *self = MarkFile::open(&self.path)?;
+            self.failure = failure;
         }
+        replaced
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        let beside = self.path.with_extension("new");
+        let replaced = std::fs::write(&beside, bytes);
+        let replaced = replaced.and_then(|()| std::fs::rename(&beside, &self.path));
+        replaced.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+    }
+
+    fn records_that_count(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
+        if let Some(began) = self.began {
+            let mark = NodeMark::new(0, began);
+            encode(&mut bytes, [0; 16], mark, MarkStep::Began);
+        }
         for (hash, of_name) in &self.marks {
             if let Some(mark) = &of_name.placed {
                 encode(&mut bytes, *hash, *mark, MarkStep::Placed);
@@ -275,11 +336,7 @@ impl MarkFile {
                 encode(&mut bytes, *hash, *mark, MarkStep::Attempted);
             }
         }
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, &bytes)?;
-        std::fs::rename(&beside, &path)?;
-        *self = MarkFile::open(&path)?;
-        Ok(())
+        bytes
     }
 }
 
@@ -321,6 +378,7 @@ fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
         1 => MarkStep::Attempted,
         2 => MarkStep::Placed,
         3 => MarkStep::Removed,
+        4 => MarkStep::Began,
         _ => return None,
     };
     Some((content[..16].try_into().expect("16 bytes"), mark, step))
@@ -329,7 +387,6 @@ fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_client::types::Time;
 
     fn mark(size: u64) -> NodeMark {
         NodeMark::new(size, Time { sec: -7, nsec: 3 })
@@ -373,16 +430,16 @@ mod tests {
             note(&marks, name, 1);
         }
         let mut bytes = std::fs::read(&path).unwrap();
-        bytes[RECORD + 20] ^= 1;
+        bytes[2 * RECORD + 20] ^= 1;
         // A write that was cut, and one after it.
-        let cut = [&bytes[..], &bytes[..17], &bytes[..RECORD]].concat();
+        let cut = [&bytes[..], &bytes[..17], &bytes[RECORD..2 * RECORD]].concat();
         std::fs::write(&path, cut).unwrap();
         let again = PlacedNodes::open(&path).unwrap();
         let counts = |name| again.of_name(Path::new(name)).len();
         assert_eq!((counts("a"), counts("b"), counts("c")), (1, 0, 1));
         std::fs::write(&path, [7; 1000]).unwrap();
         let garbage = PlacedNodes::open(&path).unwrap();
-        assert_eq!(garbage.marks().records, 0);
+        assert!(garbage.marks().marks.is_empty());
     }
 
     #[test]
@@ -400,7 +457,7 @@ mod tests {
         drop(second);
         note(&marks, "b", 7);
         marks.refresh();
-        assert_eq!(length(), 2 * RECORD as u64);
+        assert_eq!(length(), 3 * RECORD as u64);
         let last = mark(LEAST_REWRITTEN as u64);
         let third = PlacedNodes::open(&path).unwrap();
         for marks in [&marks, &third] {
@@ -416,26 +473,35 @@ mod tests {
     }
 
     #[test]
-    fn a_process_forgets_its_own_nodes_and_those_of_processes_that_are_gone() {
+    fn a_file_that_is_begun_anew_knows_nothing_of_before_and_what_is_older_is_nobodys() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("moved0");
         let gone = PlacedNodes::open(&path).unwrap();
-        note(&gone, "gone", 1);
-        drop(gone);
-        let marks = PlacedNodes::open(&path).unwrap();
-        let other = PlacedNodes::open(&path).unwrap();
-        assert!(marks.is_continued() && other.is_continued());
-        note(&marks, "own", 2);
-        note(&other, "other", 3);
-        marks.refresh();
-        marks.forget_own().unwrap();
-        other.refresh();
-        for marks in [&marks, &other] {
-            let counts = ["gone", "own", "other"].map(|name| marks.of_name(Path::new(name)).len());
-            assert_eq!(counts, [0, 0, 1]);
+        note(&gone, "a", 1);
+        let began = gone.marks().began;
+        let other = PlacedNodes::open_anew(&path).unwrap();
+        assert!(!other.is_continued(), "another one uses the file");
+        drop((gone, other));
+        let again = PlacedNodes::open(&path).unwrap();
+        assert_eq!((again.is_continued(), again.marks().began), (true, began));
+        drop(again);
+        let anew = PlacedNodes::open_anew(&path).unwrap();
+        assert_eq!(
+            (anew.is_continued(), anew.of_name(Path::new("a"))),
+            (false, vec![])
+        );
+        assert!(anew.marks().began > began);
+        let since = anew.marks().began.unwrap();
+        for (after_s, may_have_made) in [(-100, false), (0, true), (100, true)] {
+            let ctime = Time {
+                sec: since.sec + after_s,
+                ..since
+            };
+            let there = Stat {
+                ctime,
+                ..Stat::default()
+            };
+            assert_eq!(anew.may_have_made(&there), may_have_made);
         }
-        other.forget_own().unwrap();
-        drop((marks, other));
-        assert!(!PlacedNodes::open(&path).unwrap().is_continued());
     }
 }

@@ -197,8 +197,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         !relocated.is_hidden() && is_kept(relocated.at()) || is_taken && is_kept(path)
     }
 
-    /// True if links, sorted by their times, are to be made that do not lead to a directory, and that programs may have made before they removed
-    /// files of it: the directory has changed since, or its name is to lose files.
+    /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
+    /// files of it: the directory has changed since, or its name is to lose files. `unmade`: sorted by time.
     fn waits_for_links(
         &self,
         path: &Path,
@@ -360,6 +360,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_hidden = renamed.is_ok();
             // If it has failed they are removed one by one.
             if !is_hidden {
+                continue;
+            }
+            let has_only_ours = self.has_only_ours(&hidden, &path);
+            if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
+                // Somebody else has put something there meanwhile.
+                let _ = self.to.rename(&hidden, &target, false);
                 continue;
             }
             changed.note(&path, &target, Ok(true));

@@ -64,10 +64,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.known_nodes(path).allows(there)
     }
 
-    /// True if a drain has put a node there.
+    /// True if a drain has put a node there, and has not just found it.
     pub(super) fn has_placed(&self, path: &Path, there: &Stat) -> bool {
-        let placed = self.placed.as_ref();
-        placed.is_some_and(|placed| placed.of_name(path).iter().any(|mark| mark.fits(there)))
+        self.placed.as_ref().is_some_and(|placed| {
+            placed.may_have_made(there) && placed.of_name(path).iter().any(|mark| mark.fits(there))
+        })
     }
 
     /// Notes nodes of the tree that are about to get their names on the target.

@@ -44,8 +44,9 @@ pub fn check(path: &Path, text: &str) -> Untidy {
     }
     let lines: Vec<&str> = text.lines().collect();
     let is_product = is_of_product(path);
-    let is_test = |line: &&str| line.starts_with("#[cfg(test)]");
-    let tests_begin = lines.iter().position(is_test).unwrap_or(lines.len());
+    let is_test = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].ends_with('{');
+    let tests_begin = lines.windows(2).position(is_test);
+    let tests_begin = tests_begin.unwrap_or(lines.len());
     for (index, line) in lines.iter().enumerate() {
         if !line.is_ascii() {
             untidy.errors.push(at(index + 1, "is not ASCII"));

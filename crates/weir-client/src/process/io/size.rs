@@ -165,7 +165,11 @@ impl IoCalls {
 impl InodeOperations {
     /// ETXTBSY if a program runs whose file this is, as far as the kernel knows: it maps the file then.
     pub(in super::super) fn check_not_running(self, ino: Ino) -> Result<(), Errno> {
-        match self.server.session()?.if_mapped(ino, |_| Ok(())) {
+        let session = self.server.session()?;
+        if !session.is_mapped(ino) || self.attr(ino)?.mode & 0o111 == 0 {
+            return Ok(());
+        }
+        match session.if_mapped(ino, |_| Ok(())) {
             Some(Err(Errno::TXTBSY)) => Err(Errno::TXTBSY),
             _ => Ok(()),
         }

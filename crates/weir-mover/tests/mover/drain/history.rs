@@ -281,12 +281,15 @@ fn directories_replace_what_earlier_drains_have_made() {
 }
 
 /// A drain finds files as they are to be, since an earlier one had made them, and removes them all the same once a program
-/// has; unless the earlier one has forgotten them, when all was safe.
+/// has; unless it does not take over from the earlier one, or the target had them before that.
 #[test]
 fn files_of_earlier_drains_are_removed_though_a_later_one_has_seen_them() {
-    for bits in 0..8_u8 {
-        let [has_rounds, replaces_all, is_forgotten] = [1, 2, 4].map(|bit| bits & bit != 0);
-        let what = format!("rounds {has_rounds}, all {replaces_all}, forgotten {is_forgotten}");
+    for bits in 0..16_u8 {
+        let [has_rounds, replaces_all, is_anew, was_there] =
+            [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        let what = format!(
+            "rounds {has_rounds}, all {replaces_all}, anew {is_anew}, there before {was_there}"
+        );
         let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
         let marks = scene.source.with_file_name("marks");
         scene.act(&Step::MakeDirectory(0));
@@ -295,15 +298,21 @@ fn files_of_earlier_drains_are_removed_though_a_later_one_has_seen_them() {
             scene.write(name);
         }
         let whole = contents(&scene.source);
+        if was_there {
+            let mut before = scene.drain();
+            assert_eq!(finish(&mut before).failed, [], "{what}");
+            // Clocks are not compared to the second.
+            std::thread::sleep(Duration::from_millis(1500));
+        }
         for is_last in [false, true] {
-            let placed = Arc::new(PlacedNodes::open(&marks).unwrap());
+            let open = match is_last && is_anew {
+                true => PlacedNodes::open_anew,
+                false => PlacedNodes::open,
+            };
             let mut drain = scene.drain();
-            drain.keep_marks(Arc::clone(&placed), replaces_all);
+            drain.keep_marks(Arc::new(open(&marks).unwrap()), replaces_all);
             round(&mut drain, now());
             assert_eq!(whole, contents(&scene.target), "{what}");
-            if is_forgotten {
-                placed.forget_own().unwrap();
-            }
             if is_last {
                 for name in &names {
                     fs::remove_file(name).unwrap();
@@ -312,7 +321,7 @@ fn files_of_earlier_drains_are_removed_though_a_later_one_has_seen_them() {
                     round(&mut drain, now());
                 }
                 assert_eq!(finish(&mut drain).failed, [], "{what}");
-                let wanted = match is_forgotten {
+                let wanted = match is_anew || was_there {
                     true => whole.clone(),
                     false => contents(&scene.source),
                 };
