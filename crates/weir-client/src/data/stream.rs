@@ -165,10 +165,16 @@ impl Stream {
         }
     }
 
-    /// Notes the time of the write that was just made.
+    /// Notes the time of the write that was just made. The first one since the file was attached, or got another time, has the
+    /// exact time: else it could seem older than a file that was closed before it, if nobody refines it.
     #[cold]
     fn touch(&mut self) {
-        self.note_time(sys::coarse_now_ns());
+        let cell = self.file.as_ref().map(|file| file.cell);
+        let noted = cell.map_or(0, |cell| cell.mtime_ns.load(Ordering::Relaxed));
+        self.note_time(match noted {
+            0 => sys::now_ns(),
+            noted => sys::coarse_now_ns().max(noted),
+        });
     }
 
     /// Notes the time of the last write to the nanosecond, if it was a moment ago and nobody has looked at it since. So the
