@@ -1,6 +1,7 @@
 //! `weir run` and `weir start`: the life of an instance, seen from outside.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -572,20 +573,27 @@ fn announce(
     libraries: &InjectedLibraries,
     env: &Environment,
 ) -> Result<()> {
-    let export = |(name, value): (&str, std::ffi::OsString)| {
-        outln!("export {name}={}", quoted(&value.to_string_lossy()));
-    };
-    if args.shell {
+    let whole = format!(
+        "weir: instance {} serves {}{of}; WEIR_INSTANCE={}\n",
+        ready.name,
+        ready.mount.display(),
+        ready.run_dir.display()
+    );
+    let text = if args.shell {
         let variables = inject::variables(&ready.run_dir, libraries, env)?;
-        let wanted = |(name, _): &(&str, _)| args.inject || *name == "WEIR_INSTANCE";
-        variables.into_iter().filter(wanted).for_each(export);
+        let wanted = variables
+            .into_iter()
+            .filter(|(name, _)| args.inject || *name == "WEIR_INSTANCE");
+        let export = |(name, value): (_, OsString)| {
+            format!("export {name}={}\n", quoted(&value.to_string_lossy()))
+        };
+        wanted.map(export).collect()
     } else {
-        outln!(
-            "weir: instance {} serves {}{of}; WEIR_INSTANCE={}",
-            ready.name,
-            ready.mount.display(),
-            ready.run_dir.display()
-        );
-    }
+        whole.clone()
+    };
+    let told = std::io::stdout().write_all(text.as_bytes());
+    // It runs all the same.
+    told.inspect_err(|_| errln::write(format_args!("{whole}")))
+        .context("standard output")?;
     Ok(())
 }

@@ -402,3 +402,19 @@ fn a_log_that_cannot_be_written_does_not_end_a_server() {
     let out = room.path().join("out").join("in");
     assert_eq!(fs::read(out).unwrap(), b"content");
 }
+
+/// An instance that has started is named all the same: it runs.
+#[test]
+fn an_instance_whose_start_cannot_be_told_is_named_on_standard_error() {
+    let room = Room::new();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut start = room.weir(&["start", "x", "--shell"]);
+    let done = start.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("weir: instance x serves /weir; WEIR_INSTANCE="),
+        "{said}"
+    );
+    room.ok(&["stop", "x"]);
+}
