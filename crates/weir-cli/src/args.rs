@@ -722,9 +722,10 @@ pub enum EarlierDrains {
     /// There were none, or programs have used the instance since.
     #[default]
     Ended,
-    /// They were killed, and no program has made room since: what they had moved, and programs have removed, is removed.
+    /// They were killed, and no program has made room since. The drain removes files that they had moved, and that programs
+    /// have removed.
     Killed,
-    /// So they were, and servers of the instance are lost, with names and bytes: nothing is removed.
+    /// They were killed, and servers of the instance are lost, with names and bytes. The drain removes nothing.
     LostServers,
 }
 

@@ -68,14 +68,14 @@ impl DrainProcessArgs {
     /// and go with it. Of a target that is not elevated they count for a drain that takes over from one that was killed
     /// alone; without them it removes less. Asks nothing of the target, which may hang.
     pub(super) fn placed_nodes(&self, target: &Path) -> Result<Option<PlacedNodes>> {
-        let of_tree = |name: String| self.run_dir.join(format!("{MARKS_FILE}{name}"));
+        let marks_of = |name: String| self.run_dir.join(format!("{MARKS_FILE}{name}"));
         if let Some(tree) = self.tree {
-            let path = of_tree(tree.to_string());
+            let path = marks_of(tree.to_string());
             let opened = PlacedNodes::open(&path);
             return opened.map(Some).with_context(|| path.display().to_string());
         }
         let hash = blake3::hash(target.as_os_str().as_bytes()).to_hex();
-        let path = of_tree(format!("-{hash}"));
+        let path = marks_of(format!("-{hash}"));
         let opened = match self.before != EarlierDrains::Ended {
             true => PlacedNodes::open(&path),
             false => PlacedNodes::open_anew(&path),

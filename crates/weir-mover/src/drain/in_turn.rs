@@ -5,9 +5,9 @@
 //! changed ([`removals`](super::removals)), and gives files their new names that had been renamed by then
 //! ([`follow`](super::follow)).
 //!
-//! A removal never comes before what was written ahead of it. A file that the target has not had yet, and that a program has
-//! changed only in its attributes or its name since the removal, counts as written ahead of it. [`names`](super::names) makes a
-//! removal at the end of a round instead,
+//! A removal comes after the names of all files that programs wrote before it. A file that the target has not had yet counts as
+//! written before the removal, too, if programs have changed only its attributes or its name since then.
+//! [`names`](super::names) makes a removal at the end of a round instead,
 //! - if such a file is closed, and does not get its name in this round;
 //! - if a symbolic link is not on the target as it may have been before;
 //! - if a directory has not got its name that had been renamed before;

@@ -64,7 +64,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(|name| !is_part(name))
             .map(|name| dir.join(name));
         let is_seen = |path: &Path| now.get(path).is_some();
-        // What is not chosen is not looked for in the tree.
+        // The walk left out the paths that the filter does not choose: the tree may have them.
         let is_chosen = |path: &Path| names_file(Some(&self.filter), path);
         let unknown = paths.filter(|path| {
             now.get(path)

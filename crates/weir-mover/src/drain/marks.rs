@@ -45,6 +45,8 @@ const LEAST_REWRITTEN: usize = 1 << 16;
 
 /// Clocks of files may be behind those that processes ask, seconds.
 const CLOCK_STEP_S: i64 = 1;
+/// The path of the record that says when the file was begun.
+const NO_PATH: &str = "";
 /// The mark of a record of a removed name.
 const NO_NODE: NodeMark = NodeMark {
     size: 0,
@@ -126,8 +128,8 @@ impl PlacedNodes {
     pub(super) fn may_have_made(&self, there: &Stat) -> bool {
         let began = self.marks().began;
         began.is_some_and(|began| {
-            let since = (began.sec - CLOCK_STEP_S, began.nsec);
-            (there.ctime.sec, there.ctime.nsec) >= since
+            let sec = began.sec - CLOCK_STEP_S;
+            there.ctime >= Time { sec, ..began }
         })
     }
 
@@ -253,22 +255,16 @@ impl MarkFile {
 
     fn note_beginning(&mut self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default();
-        let seconds = now.as_secs().try_into().unwrap_or(i64::MAX);
-        let mark = NodeMark {
-            size: 0,
-            mtime: (seconds, now.subsec_nanos().into()),
-        };
-        self.append_hashed(std::iter::once(([0; 16], mark)), MarkStep::Began);
+        let now = now.unwrap_or_default().as_nanos().try_into();
+        let now = Time::from_epoch_ns(now.unwrap_or(i64::MAX));
+        let mark = (NO_PATH.as_ref(), NodeMark::new(0, now));
+        self.append(std::iter::once(mark), MarkStep::Began);
     }
 
     fn append<'p>(&mut self, nodes: impl Iterator<Item = (&'p Path, NodeMark)>, step: MarkStep) {
-        self.append_hashed(nodes.map(|(path, mark)| (hash_of(path), mark)), step);
-    }
-
-    fn append_hashed(&mut self, nodes: impl Iterator<Item = ([u8; 16], NodeMark)>, step: MarkStep) {
         let mut bytes = Vec::new();
-        for (hash, mark) in nodes {
+        for (path, mark) in nodes {
+            let hash = hash_of(path);
             self.change(hash, mark, step);
             self.records += 1;
             encode(&mut bytes, hash, mark, step);
@@ -326,7 +322,7 @@ impl MarkFile {
         let mut bytes = Vec::new();
         if let Some(began) = self.began {
             let mark = NodeMark::new(0, began);
-            encode(&mut bytes, [0; 16], mark, MarkStep::Began);
+            encode(&mut bytes, hash_of(NO_PATH.as_ref()), mark, MarkStep::Began);
         }
         for (hash, of_name) in &self.marks {
             if let Some(mark) = &of_name.placed {
