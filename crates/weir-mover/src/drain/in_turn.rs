@@ -296,6 +296,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 unchanged.push((born.max(mtime), ctime));
             }
         }
+        // Later versions of these get no names.
+        if let Some(since) = self.early.first_outdated() {
+            leave(since);
+        }
         for (path, node) in self.changed_links(now) {
             let old = self.moved.get(path).map(|moved| moved.unchanged_at);
             let lost = losses.get(path).map(|loss| loss.first);

@@ -15,6 +15,7 @@
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
 //! | `urgent` | files that somebody waits for |
 //! | `order`, `in_order`, `turns` | the order in which files get their names |
+//! | `early` | files that programs write again and again |
 //! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
 //! | `names` | links and removals |
@@ -37,6 +38,7 @@
 mod ahead;
 mod analysis;
 mod copies;
+mod early;
 mod events;
 mod evict;
 mod file_state;
@@ -86,6 +88,7 @@ use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
+use early::EarlyCopies;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
@@ -100,7 +103,7 @@ pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocation_table::RelocatedDirectories;
 use removals::RemovalHistory;
 use renames::{is_calm, RenameHistory};
-use round_state::RoundState;
+use round_state::{time_since_1970, RoundState};
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 use team::DrainTeam;
 pub use team::OwnShare;
@@ -270,6 +273,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     due: Option<DueNames>,
     late_removals: Option<LateRemovals>,
     order: FileOrder,
+    /// Files that programs write again and again.
+    early: EarlyCopies<'t, T>,
     /// The times that removals were held back since the last one.
     held_removals: u32,
     /// Directories that the target has under other names than the tree.
@@ -343,6 +348,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             due: None,
             late_removals: None,
             order: FileOrder::default(),
+            early: EarlyCopies::new(),
             held_removals: 0,
             relocated: RelocatedDirectories::new(),
             merged: HashSet::new(),
@@ -430,13 +436,17 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         threads: usize,
         progress: &StageProgress,
     ) -> DrainRound {
-        let begun = Instant::now();
         self.read_prefetched();
-        let snapshot = Arc::new(self.walk());
-        let walk_seconds = begun.elapsed().as_secs_f64();
+        let settled = settled.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.copy_early(settled, threads, progress);
+        let walk_begun = Instant::now();
+        let mut snapshot = self.walk();
+        let walk_seconds = walk_begun.elapsed().as_secs_f64();
+        self.set_back(&mut snapshot);
+        let snapshot = Arc::new(snapshot);
         self.adopt_prefetched(&snapshot);
         let mut round = RoundState {
-            settled: settled.duration_since(UNIX_EPOCH).unwrap_or_default(),
+            settled,
             threads,
             snapshot: Arc::clone(&snapshot),
             closed: FileSet::default(),
@@ -462,9 +472,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let changed = self.change_names(&mut round);
         round.names += changed;
         self.pend_relocated(&mut round);
+        self.early.remove_copies();
         self.seen = Arc::clone(&snapshot);
         self.note_round(&snapshot, &round.pending);
-        let is_safe = |(path, node): &(&PathBuf, &SeenNode)| self.is_safe(path, node);
+        let is_safe = |(path, node): &(&PathBuf, &SeenNode)| {
+            self.is_safe(path, node) && self.early.outdated_since(path).is_none()
+        };
         let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
         let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
             (files + 1, bytes + node.version.size)
@@ -615,6 +628,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let after = self.ask_for_history(self.walks);
         snapshot.began = began;
         snapshot.is_calm = is_calm(before.as_ref(), after.as_ref());
+        self.early.note_walk(after.as_ref());
         let directories = snapshot.of_kind(NodeKind::Directory);
         let seen = directories.map(|(_, node)| node.version.ino);
         self.renames.forget_unseen(seen, snapshot.walk);
@@ -630,7 +644,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Ok(evicted) => snapshot.evicted = evicted,
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
-        let began = Time::from_epoch_ns(began.as_nanos().try_into().unwrap_or(i64::MAX));
+        let began = time_since_1970(began);
         for (path, moved) in &mut self.moved {
             let is_directory = |kind| kind == NodeKind::Directory;
             let seen = snapshot.get(path);

@@ -19,7 +19,7 @@
 //! The order is that of the clocks of the nodes that write. A file that changed after the walk had begun is left to
 //! the next round: the walk may have missed what changed before it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use weir_client::types::Time;
@@ -55,8 +55,6 @@ struct UnnamedNode {
     has_failed: bool,
     /// It had changed after the walk of this round had begun.
     is_late: bool,
-    /// It could not be moved in the round before. Programs may change it all the time.
-    had_failed: bool,
     /// The rounds in which files waited for it.
     rounds: u32,
 }
@@ -71,6 +69,10 @@ pub(super) struct FileOrder {
     /// A write waits for room: no file waits for another.
     pub is_hurried: bool,
     unnamed: HashMap<InodeId, UnnamedNode>,
+    /// The files that programs changed in this round before their copies had ended.
+    overtaken: HashSet<InodeId>,
+    /// Those of the round before.
+    taken_anyhow: HashSet<InodeId>,
     /// Of this round: what changed until then gets its name, whatever has failed before it.
     pub released: Option<Time>,
     /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
@@ -84,10 +86,15 @@ impl FileOrder {
         !self.is_hurried && node.is_none_or(|node| node.rounds < MOST_ROUNDS)
     }
 
-    /// True if a file is moved in whatever version it has by then: it could not be moved in the round before.
+    /// True if a file is moved in whatever version it has by then: programs may change it all the time.
     pub(super) fn takes_any_version(&self, inode: InodeId) -> bool {
-        let node = self.unnamed.get(&inode);
-        node.is_some_and(|node| node.had_failed)
+        self.taken_anyhow.contains(&inode)
+    }
+
+    /// Notes that a program changed a file before its copy had ended, and that it cannot be copied before the walk
+    /// ([`early`](super::early)).
+    pub(super) fn note_overtaken(&mut self, inode: InodeId) {
+        self.overtaken.insert(inode);
     }
 
     /// True if the last round has left a file out since it had changed after the walk had begun.
@@ -137,6 +144,7 @@ impl FileOrder {
         let left_out = left_out.map(|path| (path.clone(), self.rounds_of(path) + 1));
         self.waiting = waited.chain(left_out).collect();
         self.unnamed = round.count_round();
+        self.taken_anyhow = std::mem::take(&mut self.overtaken);
     }
 
     fn node(&self, version: &FileVersion) -> UnnamedNode {
@@ -145,7 +153,6 @@ impl FileOrder {
             awaited_from: version.ctime,
             has_failed: false,
             is_late: false,
-            had_failed: false,
             rounds: 0,
         };
         let known = self.unnamed.get(&version.inode()).copied();
@@ -153,7 +160,6 @@ impl FileOrder {
             awaited_from: known.since,
             has_failed: false,
             is_late: false,
-            had_failed: known.has_failed,
             ..known
         })
     }
@@ -223,6 +229,11 @@ impl RoundOrder {
             ..order.node(file.version)
         };
         self.unnamed.insert(inode, node);
+    }
+
+    /// Notes that a file has changed since it was copied: what came after this time waits for the next copy.
+    pub(super) fn note_outdated(&mut self, file: OrderedNode<'_>, since: Time) {
+        self.add_awaited(file, since);
     }
 
     /// Notes a file that a program has changed just now.

@@ -68,6 +68,16 @@ pub(super) struct NameLoss {
     removed: Option<(u64, Time)>,
 }
 
+/// A name that a file has lost before the drain has given it to that on the target.
+#[derive(Debug)]
+pub(super) struct UnmovedName {
+    pub path: PathBuf,
+    /// The time of the loss.
+    pub at: Time,
+    /// The time of the creation of the file, if the tree has it under another name.
+    pub born: Option<Time>,
+}
+
 /// A name of the target that programs have removed.
 #[derive(Debug)]
 pub(super) struct RemovedName {
@@ -123,6 +133,38 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Some((path, NameLoss { first, removed }))
         });
         losses.collect()
+    }
+
+    /// The names that files have lost since a point in time, and that the target does not have.
+    pub(super) fn lost_unmoved(&self, since: Time, now: &TreeSnapshot) -> Vec<UnmovedName> {
+        let told = self.removals.told.iter();
+        let lost: Vec<&LostName> = told
+            .map(|(lost, _)| lost)
+            .filter(|lost| lost.at > since)
+            .collect();
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        let directories = lost.iter().map(|lost| lost.dir).collect();
+        let directories = self.paths_of_directories(&directories, now);
+        let inodes: HashSet<u64> = lost.iter().map(|lost| lost.ino).collect();
+        let files = now.of_kind(NodeKind::File);
+        let seen = files.filter(|(_, node)| inodes.contains(&node.version.ino));
+        let born: HashMap<u64, Option<Time>> = seen
+            .map(|(_, node)| (node.version.ino, node.born))
+            .collect();
+        let unmoved = lost.into_iter().filter_map(|lost| {
+            let path = directories.get(&lost.dir)?.join(&lost.name);
+            let moved = self.moved.get(&path);
+            let is_moved = moved.is_some_and(|moved| moved.version.ino == lost.ino);
+            let is_chosen = self.filter.takes(&Path::new("/").join(&path));
+            (is_chosen && !is_moved).then(|| UnmovedName {
+                path,
+                at: lost.at,
+                born: born.get(&lost.ino).copied().flatten(),
+            })
+        });
+        unmoved.collect()
     }
 
     fn lost_names(

@@ -34,6 +34,8 @@ pub(super) fn options_of_round(threads: usize) -> StageOptions {
 /// The ways in which files are copied, in their order if names have none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CopyWay {
+    /// It was copied before the walk.
+    Early,
     /// Ranges of it went ahead.
     Ahead,
     /// It was evicted, and programs have written it since.
@@ -177,7 +179,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 round.pend(path, node, PendingState::Waiting);
                 continue;
             }
+            if self.early.has_copy(path) {
+                let file = self.ordered_node(path, node);
+                order.note_movable(&self.order, file);
+                if let Some(since) = self.early.outdated_since(path) {
+                    order.note_outdated(file, since);
+                }
+                round.closed.insert(path, &node.version);
+                movable.push((path, node));
+                continue;
+            }
             let mut obstacle = self.obstacle(round, path, &node.version);
+            if self.early.is_given_up(path) && obstacle.is_none() {
+                order.leave_out(path);
+                obstacle = Some(PendingState::Waiting);
+            }
             if self.is_ordered(path) {
                 let (known, version) = (&self.order, &node.version);
                 let file = self.ordered_node(path, node);
@@ -334,7 +350,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_cut = large.count() <= self.team.movers.len();
         let way_of = |path: &PathBuf| {
             let node = node_of(path);
-            if self.has_gone_ahead(node) {
+            if self.early.has_copy(path) {
+                CopyWay::Early
+            } else if self.has_gone_ahead(node) {
                 CopyWay::Ahead
             } else if self.bases.contains_key(&node.version.ino) {
                 CopyWay::Rewritten
@@ -358,8 +376,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 way => self.copy_alone(round, paths[0], way, changes, progress),
             };
             let nodes = paths.iter().map(|path| (path, node_of(path)));
-            let unnamed = nodes.filter(|(path, node)| !self.has_moved(path, node));
-            for (_, node) in unnamed {
+            // One that may have been written again within a tick has its name all the same.
+            let has_name = |path: &Path, node: &SeenNode| {
+                let moved = self.moved.get(path);
+                moved.is_some_and(|moved| moved.version == node.version)
+            };
+            for (_, node) in nodes.filter(|(path, node)| !has_name(path, node)) {
                 changes.note_unnamed(node.version.ctime);
             }
             if !goes_on {
@@ -390,6 +412,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return self.note_all(round, &[path], vec![None]);
         }
         let moved = match way {
+            CopyWay::Early => self.name_early(path),
             CopyWay::Ahead => self
                 .finish_ahead(round, (path, node), progress)
                 .map(MovedSource::Copied),
@@ -407,7 +430,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             round.copied += 1;
             round.bytes += stat.size;
         }
-        self.note_all(round, &[path], vec![Some(MovedFile::new(moved))])
+        let goes_on = self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
+        if self.early.outdated_since(path).is_some() {
+            // Names that the walk saw wait for what it saw of this file, too.
+            round.closed.insert(path, &node.version);
+            if self.has_moved(path, node) {
+                round.pend(path, node, PendingState::Waiting);
+            }
+        } else if way == CopyWay::Early {
+            self.early.forget(path);
+        }
+        goes_on
     }
 
     /// Copies an evicted file that programs have written since.
@@ -516,6 +549,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 if moved.failure.is_some() && state.is_some() {
                     self.order.count_failure(node.version.inode());
+                }
+                if moved.failure.is_some() && state == Some(PendingState::Waiting) {
+                    self.note_overtaken(path, node);
                 }
                 state
             } else {

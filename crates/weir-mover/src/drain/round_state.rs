@@ -85,3 +85,8 @@ pub(super) fn since_1970(time: Time) -> Duration {
     let nanoseconds = u32::try_from(time.nsec).unwrap_or(0);
     Duration::new(seconds, nanoseconds)
 }
+
+/// The point in time that is so long after 1970.
+pub(super) fn time_since_1970(duration: Duration) -> Time {
+    Time::from_epoch_ns(duration.as_nanos().try_into().unwrap_or(i64::MAX))
+}

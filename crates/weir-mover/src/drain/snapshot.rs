@@ -240,6 +240,16 @@ impl<T: FileTree> WalkedTree<'_, T> {
 }
 
 impl TreeSnapshot {
+    /// Has a file be as it was in an earlier version.
+    pub(super) fn set_back(&mut self, path: &Path, version: FileVersion) {
+        if let Some(node) = self.nodes.get_mut(path) {
+            if node.version.inode() != version.inode() {
+                node.born = None;
+            }
+            node.version = version;
+        }
+    }
+
     /// Forgets a directory and what is below it, unless its path leads to a directory now, which is listed then.
     fn look_again(
         &mut self,

@@ -130,8 +130,7 @@ impl Scene {
         for _ in 0..dice.below(8) {
             self.act(&steps(1));
         }
-        // A file that changes in two rounds in a row is moved in whatever version it has.
-        let count = dice.below(2) * dice.below(4);
+        let count = dice.below(4);
         let meanwhile = (0..count).map(|_| {
             let number = u8::try_from(1 + dice.below(4)).unwrap();
             (u8::try_from(dice.below(30)).unwrap(), steps(number))
@@ -192,6 +191,51 @@ fn what_files_say_of_others_holds_on_the_target() {
         Some(seed) => drop(run(seed)),
         None => assert!((0..60).map(run).sum::<usize>() > 400),
     }
+}
+
+/// A file that is written again before, in and after each look is on the target in versions that speak of what is there, and
+/// keeps up with the program.
+#[test]
+fn a_mark_that_changes_all_the_time_keeps_up_with_what_it_speaks_of() {
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let program = Arc::clone(&scene.program);
+    let turns = Arc::new(AtomicUsize::new(0));
+    let turn = Arc::clone(&turns);
+    let from = FaultyTree::used(Box::new(|| ()), |_| false).with_ticks();
+    // A look begins and ends with this question.
+    scene.from = from.with_history(move |known| {
+        let mut program = program.lock().unwrap();
+        let number = turn.fetch_add(1, Ordering::Relaxed);
+        let path = |name: &str| program.dir.join(name);
+        let (set, progress) = (
+            ["a", "b"].map(|name| (path(&format!("set.{number}.{name}")), data(number, name))),
+            path("progress"),
+        );
+        let old = number
+            .checked_sub(9)
+            .map(|old| ["a", "b"].map(|name| path(&format!("set.{old}.{name}"))));
+        for (path, content) in set {
+            program.write_closed(&path, content);
+        }
+        await_tick();
+        program.write_closed(&progress, mark(number));
+        await_tick();
+        for old in old.iter().flatten() {
+            program.remove(old).unwrap();
+        }
+        program.tell_history(known)
+    });
+    let mut drain = scene.drain();
+    for _ in 0..8 {
+        round(&mut drain, now());
+        assert_eq!(*scene.wrong.lock().unwrap(), Ok(()));
+    }
+    let turns = turns.load(Ordering::Relaxed);
+    let said = said("progress", &contents(&scene.target));
+    assert!(
+        said.is_some_and(|said| said + 6 > turns),
+        "{said:?} of {turns}"
+    );
 }
 
 /// Without an order small files are there first: what this test checks is not so by chance.

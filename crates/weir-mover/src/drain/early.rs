@@ -1,0 +1,350 @@
+//! Files that programs write again and again: they are copied before the walk of a round.
+//!
+//! A program writes `data.8`, then 8 into `progress`, and so on, each turn in less time than a round takes. A copy that begins after the
+//! walk finds `progress` in a later version, and that may speak of files which the walk has not seen. So a small file whose copy has
+//! failed, since a program had written it meanwhile, is copied up to its name before the next walk. This walk sees all that was
+//! closed before the copy. For the round the file then counts as the walk would have found it at the time of the copy
+//! ([`Drain::set_back`]), and it gets its name in turn ([`order`](super::order)).
+//!
+//! If the walk has found a later version,
+//! - files that changed after the copy wait for that, and so do removals and links that the walk has found;
+//! - the copy is given up if it may speak of what the walk cannot have found any more: if programs have since removed or renamed
+//!   a file that the target does not have, or written one again, or renamed a directory. After [`LONGEST_WAIT`] rounds the
+//!   file gets its name all the same.
+//!
+//! Left out: files in directories that programs have made and removed since the walk before; large files, files with several
+//! names, those that wait for an analysis, and evicted ones, which are copied in whichever version they have by then.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use weir_client::process::mounted::WriteState;
+use weir_client::types::Time;
+
+use super::order::{NameOrder, LONGEST_WAIT};
+use super::renames::is_calm;
+use super::round::options_of_round;
+use super::round_state::{since_1970, time_since_1970};
+use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::Drain;
+use crate::copy::ReadyCopy;
+use crate::error::MoveError;
+use crate::list::copy_unnamed;
+use crate::mover::{FileToMove, MovedSource};
+use crate::sources::StagePair;
+use crate::stage::StageProgress;
+use crate::stripe::IO_BYTES;
+use crate::tree::{FileTree, NodeKind, TreeHistory};
+
+/// The most such files.
+const MOST_FILES: usize = 64;
+
+/// A copy that was made before the walk.
+#[derive(Debug)]
+struct EarlyCopy<'t, T: FileTree> {
+    copy: ReadyCopy<'t, T>,
+    version: FileVersion,
+    /// The source had this version at this time.
+    unchanged_at: Time,
+}
+
+/// The files that are copied before walks, and their copies of this round.
+#[derive(Debug)]
+pub(super) struct EarlyCopies<'t, T: FileTree> {
+    /// By the path below both directories.
+    wanted: BTreeSet<PathBuf>,
+    copies: HashMap<PathBuf, EarlyCopy<'t, T>>,
+    /// The files that have a later version than the copy, or are gone: they had that of the copy at this time.
+    outdated: HashMap<PathBuf, Time>,
+    /// The files that get no name in this round, since their copies were given up.
+    given_up: HashSet<PathBuf>,
+    /// The history of names before the copies were begun, if all servers have told it.
+    history: Option<TreeHistory>,
+    /// No rename that could hide a name was under way from then on until the walk ended.
+    is_calm: bool,
+}
+
+impl<T: FileTree> EarlyCopies<'_, T> {
+    pub(super) fn new() -> Self {
+        EarlyCopies {
+            wanted: BTreeSet::new(),
+            copies: HashMap::new(),
+            outdated: HashMap::new(),
+            given_up: HashSet::new(),
+            history: None,
+            is_calm: false,
+        }
+    }
+
+    /// Has a file copied before the next walk.
+    pub(super) fn want(&mut self, path: &Path) {
+        if self.wanted.len() < MOST_FILES {
+            self.wanted.insert(path.to_owned());
+        }
+    }
+
+    /// True if there is a copy that lacks its name.
+    pub(super) fn has_copy(&self, path: &Path) -> bool {
+        self.copies.contains_key(path)
+    }
+
+    /// True if a copy was given up, so that the file gets no name in this round.
+    pub(super) fn is_given_up(&self, path: &Path) -> bool {
+        self.given_up.contains(path)
+    }
+
+    /// The last time at which a file is known to have had the version of its copy; `None`: it still has.
+    pub(super) fn outdated_since(&self, path: &Path) -> Option<Time> {
+        self.outdated.get(path).copied()
+    }
+
+    /// The first of these times.
+    pub(super) fn first_outdated(&self) -> Option<Time> {
+        self.outdated.values().min().copied()
+    }
+
+    /// Notes the history of names after the walk.
+    pub(super) fn note_walk(&mut self, after: Option<&TreeHistory>) {
+        self.is_calm = is_calm(self.history.as_ref(), after);
+    }
+
+    /// Has a file copied before walks no more: it changes no longer.
+    pub(super) fn forget(&mut self, path: &Path) {
+        self.wanted.remove(path);
+    }
+
+    /// Removes the copies that got no names.
+    pub(super) fn remove_copies(&mut self) {
+        self.copies.clear();
+    }
+
+    /// Forgets the last round.
+    fn clear(&mut self) {
+        self.copies.clear();
+        self.outdated.clear();
+        self.given_up.clear();
+        self.history = None;
+    }
+}
+
+/// A file that a copy may speak of, and that the walk cannot have found as it was then: programs have written it again, or it has
+/// lost a name that the target does not have.
+#[derive(Debug)]
+struct MissedFile {
+    path: PathBuf,
+    /// The time of its last change.
+    changed: Time,
+    /// The time of its creation; `None`: not known.
+    born: Option<Time>,
+    /// If it was written: its inode.
+    written: Option<(u64, u64)>,
+}
+
+impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
+    /// Copies the files that programs write again and again.
+    pub(super) fn copy_early(
+        &mut self,
+        settled: Duration,
+        threads: usize,
+        progress: &StageProgress,
+    ) {
+        self.early.clear();
+        if self.order.rule != NameOrder::Changes || self.order.is_hurried {
+            self.early.wanted.clear();
+            return;
+        }
+        let wanted = self.early.wanted.iter();
+        let files: Vec<(PathBuf, FileToMove)> = wanted
+            .filter(|path| self.is_due_early(path, settled))
+            .map(|path| {
+                let pair = StagePair {
+                    source: self.source.join(path),
+                    target: self.at_target(path),
+                };
+                let file = FileToMove {
+                    pair,
+                    replaces: self.replaceable(path),
+                    content: None,
+                };
+                (path.clone(), file)
+            })
+            .collect();
+        if files.is_empty() {
+            return;
+        }
+        self.early.history = self.ask_for_history(self.walks + 1);
+        let (paths, files): (Vec<PathBuf>, Vec<FileToMove>) = files.into_iter().unzip();
+        let copies: Mutex<HashMap<PathBuf, ReadyCopy<'t, T>>> = Mutex::default();
+        let ready = |target: &Path, copy| {
+            let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
+            copies.insert(target.to_owned(), copy);
+        };
+        // What has failed is tried again, and told, after the walk.
+        let (from, to) = (self.from, self.to);
+        copy_unnamed(
+            from,
+            to,
+            &files,
+            options_of_round(threads),
+            progress,
+            &ready,
+        );
+        let mut copies = copies.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for (path, file) in paths.into_iter().zip(files) {
+            if let Some(copy) = copies.remove(&file.pair.target) {
+                let version = FileVersion::from(copy.copied());
+                let now = time_since_1970(self.from.now());
+                let is_unchanged = self.version_at(&path) == Some(version);
+                let unchanged_at = if is_unchanged { now } else { version.ctime };
+                let early = EarlyCopy {
+                    copy,
+                    version,
+                    unchanged_at,
+                };
+                self.early.copies.insert(path, early);
+            }
+        }
+    }
+
+    /// The version that a file has now.
+    fn version_at(&self, path: &Path) -> Option<FileVersion> {
+        let found = self.from.look_up(&self.source.join(path)).ok()?;
+        found.map(|found| FileVersion::from(&found))
+    }
+
+    /// True if a file can be copied before the walk, and its name could be given now.
+    fn is_due_early(&self, path: &Path, settled: Duration) -> bool {
+        let found = self.from.look_up(&self.source.join(path)).ok().flatten();
+        found.is_some_and(|found| {
+            let is_settled = since_1970(found.ctime) <= settled;
+            (self.due.is_some() || is_settled)
+                && found.nlink == 1
+                && self.can_be_early(path, found.ino, found.size)
+        })
+    }
+
+    fn can_be_early(&self, path: &Path, ino: u64, size: u64) -> bool {
+        size <= IO_BYTES
+            && self.is_ordered(path)
+            && !self.is_for_analysis(path)
+            && !self.is_in_the_way(path)
+            && !self.held.contains(path)
+            && !self.bases.contains_key(&ino)
+            && !self.evicted.contains_key(&ino)
+    }
+
+    /// Notes that a program had written a file before its copy ended.
+    pub(super) fn note_overtaken(&mut self, path: &Path, node: &SeenNode) {
+        let version = &node.version;
+        if !node.has_links && self.can_be_early(path, version.ino, version.size) {
+            self.early.want(path);
+        } else {
+            self.order.note_overtaken(version.inode());
+        }
+    }
+
+    /// Has files that were copied early be, for this round, as they were then.
+    pub(super) fn set_back(&mut self, snapshot: &mut TreeSnapshot) {
+        let is_file = |path: &Path| {
+            let seen = snapshot.get(path);
+            seen.is_some_and(|seen| seen.kind == NodeKind::File && !seen.has_links)
+        };
+        // Else the copy is in another directory.
+        let is_known = |dir: &Path| {
+            let inode = |version: FileVersion| version.inode();
+            let moved = self.moved.get(dir).map(|moved| inode(moved.version));
+            moved == snapshot.get(dir).map(|seen| inode(seen.version))
+        };
+        let (early, root) = (&mut self.early, Path::new(""));
+        early.wanted.retain(|path| is_file(path));
+        early.copies.retain(|path, _| {
+            let mut above = path.ancestors().skip(1).filter(|dir| *dir != root);
+            is_file(path) && above.all(is_known)
+        });
+        if self.early.copies.is_empty() {
+            return;
+        }
+        let outdated = self.early.copies.iter().filter(|(path, copy)| {
+            let seen = snapshot.get(path).map(|node| node.version);
+            // What it speaks of may have gone while the walk was under way.
+            seen != Some(copy.version) || self.version_at(path) != Some(copy.version)
+        });
+        self.early.outdated = outdated
+            .map(|(path, copy)| (path.clone(), copy.unchanged_at))
+            .collect();
+        let missed = self.missed_files(snapshot);
+        let is_calm = self.early.is_calm && snapshot.unread.is_empty();
+        let outdated: Vec<PathBuf> = self.early.outdated.keys().cloned().collect();
+        for path in outdated {
+            let is_patient = self.order.rounds_of(&path) >= LONGEST_WAIT;
+            let copy = &self.early.copies[&path];
+            let mut missed = missed.iter();
+            if is_patient || is_calm && !missed.any(|missed| self.concerns(missed, copy)) {
+                snapshot.set_back(&path, copy.version);
+            } else {
+                self.early.copies.remove(&path);
+                self.early.outdated.remove(&path);
+                self.early.given_up.insert(path);
+            }
+        }
+    }
+
+    /// The files that outdated copies may speak of, and that the walk cannot have found as they were.
+    fn missed_files(&self, snapshot: &TreeSnapshot) -> Vec<MissedFile> {
+        let Some(since) = self.early.first_outdated() else {
+            return Vec::new();
+        };
+        let lost = self.lost_unmoved(since, snapshot);
+        let lost = lost.into_iter().map(|lost| MissedFile {
+            path: lost.path,
+            changed: lost.at,
+            born: lost.born,
+            written: None,
+        });
+        let files = snapshot.of_kind(NodeKind::File);
+        let written =
+            files.filter(|(path, node)| node.version.ctime > since && !self.has_moved(path, node));
+        let written = written.map(|(path, node)| MissedFile {
+            path: path.clone(),
+            changed: node.version.ctime,
+            born: node.born,
+            written: Some(node.version.inode()),
+        });
+        lost.chain(written).collect()
+    }
+
+    /// True if a copy may speak of a file that was missed.
+    fn concerns(&self, missed: &MissedFile, early: &EarlyCopy<'_, T>) -> bool {
+        let is_older = missed.born.is_none_or(|born| born <= early.version.ctime);
+        // The file itself, or one that has been copied as it was then.
+        let copied = self.early.copies.get(&missed.path);
+        let is_copied = copied.is_some_and(|copied| copied.version.ctime <= early.version.ctime);
+        let is_open = || {
+            missed
+                .written
+                .is_some_and(|inode| self.was_always_open(&missed.path, inode))
+        };
+        is_older && missed.changed > early.unchanged_at && !is_copied && !is_open()
+    }
+
+    /// True if a program has a file open for writing that no walk has found closed: no file waits for it.
+    fn was_always_open(&self, path: &Path, inode: (u64, u64)) -> bool {
+        let state = || self.from.write_state(&self.source.join(path));
+        self.order.awaited_from(inode).is_none() && matches!(state(), Ok(WriteState::Open))
+    }
+
+    /// Gives a file its name that was copied before the walk.
+    pub(super) fn name_early(&mut self, path: &Path) -> Result<MovedSource, MoveError> {
+        let early = self.early.copies.remove(path).expect("it was copied");
+        let copied = *early.copy.copied();
+        let target = self.at_target(path);
+        self.xattrs_not_kept += early.copy.publish()?;
+        if let Some(dir) = target.parent() {
+            let synced = self.to.sync_directory(dir);
+            synced.map_err(MoveError::io("syncing", dir))?;
+        }
+        Ok(MovedSource::Copied(copied))
+    }
+}
