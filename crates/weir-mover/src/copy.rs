@@ -1,11 +1,14 @@
 //! One file on its way to its target: a part beside it, which gets the name when it is whole.
 
+use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
@@ -24,6 +27,16 @@ const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
 /// The seconds within which two writes may leave the same time: the coarsest unit, and clocks of two
 /// nodes that are not quite the same.
 const LONGEST_TICK: i64 = 2;
+
+/// How a file that is on the target already is known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum LikenessBy {
+    /// By its size and times, and by its bytes where these say too little.
+    #[default]
+    Times,
+    /// By its bytes.
+    Bytes,
+}
 
 /// The answer of size and times to the question if a target is what a move of this source would make
 /// of it.
@@ -588,11 +601,54 @@ pub(crate) fn keep_xattrs<S: FileTree, T: FileTree>(
     let found = from.xattrs(source);
     let mut lost = 0;
     for (name, value) in found.map_err(MoveError::io("reading the attributes of", source))? {
-        match to.set_xattr(target, &name, &value) {
-            Ok(()) => {}
-            Err(error) if is_refused(&error) => lost += 1,
-            Err(error) => return Err(MoveError::io("setting attributes of", target)(error)),
+        lost += u64::from(!set_xattr(to, target, &name, &value)?);
+    }
+    Ok(lost)
+}
+
+/// Sets an extended attribute; false: the target's file system does not take it.
+fn set_xattr<T: FileTree>(
+    to: &T,
+    target: &Path,
+    name: &OsStr,
+    value: &[u8],
+) -> Result<bool, MoveError> {
+    match to.set_xattr(target, name, value) {
+        Ok(()) => Ok(true),
+        Err(error) if is_refused(&error) => Ok(false),
+        Err(error) => Err(MoveError::io("setting attributes of", target)(error)),
+    }
+}
+
+/// The names of extended attributes that users give.
+const USER_PREFIX: &[u8] = b"user.";
+
+/// Gives a file that has been moved before the extended attributes that its source has now, and takes those from it that
+/// users have removed. Returns the number of those that the target's file system does not take.
+pub(crate) fn match_xattrs<S: FileTree, T: FileTree>(
+    from: &S,
+    to: &T,
+    source: &Path,
+    target: &Path,
+) -> Result<u64, MoveError> {
+    let wanted = from.xattrs(source);
+    let wanted = wanted.map_err(MoveError::io("reading the attributes of", source))?;
+    let there = to.xattrs(target);
+    let there = there.map_err(MoveError::io("reading the attributes of", target))?;
+    let is_wanted = |name: &OsStr| wanted.iter().any(|(wanted, _)| wanted == name);
+    for (name, _) in &there {
+        if name.as_bytes().starts_with(USER_PREFIX) && !is_wanted(name) {
+            match to.remove_xattr(target, name) {
+                Err(error) if !failed_with(&error, Errno::NODATA) => {
+                    return Err(MoveError::io("removing attributes of", target)(error));
+                }
+                _ => {}
+            }
         }
+    }
+    let mut lost = 0;
+    for (name, value) in wanted.iter().filter(|wanted| !there.contains(wanted)) {
+        lost += u64::from(!set_xattr(to, target, name, value)?);
     }
     Ok(lost)
 }

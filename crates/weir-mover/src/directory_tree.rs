@@ -183,6 +183,10 @@ impl FileTree for DirectoryTree {
         rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).map_err(io_error)
     }
 
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
+        rustix::fs::lremovexattr(path, name).map_err(io_error)
+    }
+
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         std::fs::DirBuilder::new().mode(mode).create(path)

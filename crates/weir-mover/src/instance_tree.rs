@@ -457,6 +457,12 @@ impl FileTree for InstanceTree {
             .io()
     }
 
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
+        let ino = self.find(path)?;
+        let removed = self.tree.remove_xattr(&user(), ino, name.as_bytes());
+        removed.io()
+    }
+
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
         self.tree.mkdir(&user(), parent, &name, mode).io()?;

@@ -51,6 +51,7 @@ mod unreadable;
 pub mod watched;
 
 pub use content::ContentStamp;
+pub use copy::LikenessBy;
 pub use directory_tree::DirectoryTree;
 pub use error::MoveError;
 pub use filter::PathFilter;
@@ -59,6 +60,6 @@ pub use limit::RateLimit;
 pub use sources::StagePair;
 pub use stage::follow::FollowedSources;
 pub use stage::team::{FilePlacement, MoverNews, MoverSource, StageTeam};
-pub use stage::{stage, stage_chosen, LikenessBy, StageOptions, StageProgress};
+pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
 pub use summary::{NodeShare, StageSummary};
 pub use watched::{CallWatch, SlowCall, WatchedTree};

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use weir_client::types::Stat;
 
 use crate::content::refuse_other_content;
+use crate::copy::LikenessBy;
 use crate::error::MoveError;
 use crate::mover::{FileToMove, MovedFile, MovedFiles, WireVersion};
 use crate::sources::StagePair;
@@ -121,6 +122,10 @@ impl StageCaller for ListCaller<'_> {
     fn check_content(&self, source: &Path, found: &Stat) -> Result<(), MoveError> {
         let file = self.by_source.get(source);
         refuse_other_content(file.and_then(|file| file.content), source, found)
+    }
+    fn likeness(&self, source: &Path, _stat: &Stat) -> LikenessBy {
+        let file = self.by_source.get(source);
+        file.map_or(LikenessBy::Times, |file| file.likeness)
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let file = self.by_target.get(target);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::types::Stat;
 
 use crate::content::ContentStamp;
+use crate::copy::LikenessBy;
 use crate::error::MoveError;
 use crate::piece::FilePiece;
 use crate::replaceable::Replaceable;
@@ -28,6 +29,8 @@ pub struct FileToMove {
     pub replaces: Replaceable,
     /// The only content that is moved; `None`: any.
     pub content: Option<ContentStamp>,
+    /// How it is known if the target has it already.
+    pub likeness: LikenessBy,
 }
 
 /// Something that moves lists of files: a process on another node.

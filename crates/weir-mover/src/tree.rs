@@ -365,6 +365,8 @@ pub trait FileTree: Sync + Debug {
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;
+    /// Removes an extended attribute. ENODATA: there is none.
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()>;
     /// Makes a directory with these permission bits.
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Makes a symbolic link.

@@ -284,6 +284,10 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.set_xattr(path, name, value);
         self.watch.watch("setting attributes of", path, call)
     }
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
+        let call = || self.tree.remove_xattr(path, name);
+        self.watch.watch("removing attributes of", path, call)
+    }
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         let call = || self.tree.make_directory(path, mode);
         self.watch.watch("creating", path, call)

@@ -448,6 +448,43 @@ if unshare -m true 2> /dev/null; then
 	same "which stop moved in the end" "$(seq 1000)" "$(cat pfs/new/numbers)"
 fi
 
+# Versions of the same size and time, as tar and cp -p leave them, are told apart, also in exchanged names; so are attributes
+# of users that change later.
+rm -rf pfs
+mkdir pfs
+for name in one other over; do echo "$name" | cut -c 1-3 > "pfs/$name"; done
+touch -d 2020-01-01 pfs/*
+cat > dated.sh <<'PROGRAM'
+set -e
+cd "$1"
+write() { echo "$2" > "$1"; touch -d 2020-01-01 "$1"; }
+write anew 1
+write kept 1
+setfattr -n user.gone -v 1 kept
+"$2" drain --wait > /dev/null
+sleep 2.5
+rm anew
+write anew 2
+cp -p one new
+mv new over
+mv one aside
+mv other one
+mv aside other
+setfattr -x user.gone kept
+setfattr -n user.new -v 2 kept
+PROGRAM
+check "files with old times" elevated "$outside/pfs" -- bash dated.sh "$outside/pfs" "$weir"
+same "what they hold" "2 1 oth one one" "$(cat pfs/anew pfs/kept pfs/one pfs/other pfs/over | xargs)"
+same "the attributes of one" 'user.new="2"' "$(getfattr -d pfs/kept 2> /dev/null | grep user)"
+
+# The last that a program does is to rename the directory of an evicted file.
+rm -rf pfs
+mkdir pfs
+MEMORY=32M elevated "$outside/pfs" --set drain.evict_percent=1 -- bash -c 'cd "$1"; mkdir -p old/in; head -c 700000 /dev/urandom > old/in/file
+	sha256sum < old/in/file > "$3"; "$2" drain --wait; sleep 2; mv old new' - "$outside/pfs" "$weir" "$outside/sum" > said 2>&1
+same "the exit code of a run that ends with a rename" 0 $?
+same "the file under its new name" "$(cat sum)" "$(sha256sum < pfs/new/in/file)"
+
 # A directory that cannot be elevated.
 fails "a directory whose parent does not exist" elevated "$outside/none/none" -- true
 fails "a file" elevated "$outside/story.sh" -- true

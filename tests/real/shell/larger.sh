@@ -191,6 +191,15 @@ for number in range(100):
 same "the other one" second "$(cat pfs/ckpt/small)"
 same "no hidden file is left of these" '' "$(hidden)"
 
+# One that gets a second name before it is closed.
+larger -- bash -c 'exec 5>> "$1/file"; head -c 100M /dev/urandom | tee "$2" >&5; ln "$1/file" "$1/other"; exec 5>&-' - \
+	"$outside/pfs" "$outside/written"
+same "the exit code of one with two names" 0 $?
+check "no message of it is one of a failed assertion" test -z "$(grep panicked said)"
+check "its names are there" cmp pfs/file written
+check "both" cmp pfs/other written
+rm written
+
 wrong=0
 for kill in $(seq "${LARGER_KILLS:-5}"); do
 	rm -rf pfs log

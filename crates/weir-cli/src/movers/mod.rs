@@ -23,7 +23,7 @@ use weir_mover::mover::FileToMove;
 use weir_mover::piece::FilePiece;
 use weir_mover::replaceable::Replaceable;
 use weir_mover::stripe::StripeSize;
-use weir_mover::{ContentStamp, StageOptions, StagePair};
+use weir_mover::{ContentStamp, LikenessBy, StageOptions, StagePair};
 
 pub use gate::{MoverGate, SharedPaths};
 pub use serve::serve;
@@ -89,6 +89,7 @@ struct WireFile {
     replaces: Replaceable,
     /// The only content that is moved.
     content: Option<ContentStamp>,
+    likeness: LikenessBy,
 }
 
 impl From<&FileToMove> for WireFile {
@@ -99,6 +100,7 @@ impl From<&FileToMove> for WireFile {
             target: bytes(&file.pair.target),
             replaces: file.replaces.clone(),
             content: file.content,
+            likeness: file.likeness,
         }
     }
 }
@@ -112,6 +114,7 @@ impl From<WireFile> for FileToMove {
             },
             replaces: file.replaces,
             content: file.content,
+            likeness: file.likeness,
         }
     }
 }

@@ -29,7 +29,7 @@ use super::round::options_of_round;
 use super::round_state::{since_1970, time_since_1970};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::Drain;
-use crate::copy::ReadyCopy;
+use crate::copy::{LikenessBy, ReadyCopy};
 use crate::error::MoveError;
 use crate::list::copy_unnamed;
 use crate::mover::{FileToMove, MovedSource};
@@ -167,6 +167,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                     pair,
                     replaces: self.replaceable(path),
                     content: None,
+                    likeness: LikenessBy::Bytes,
                 };
                 (path.clone(), file)
             })

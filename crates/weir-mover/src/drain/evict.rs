@@ -15,12 +15,14 @@ use std::sync::Arc;
 use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 
+use weir_client::types::Stat;
+
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
 use super::round::options_of_round;
 use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{names_file, Drain, MovedNode};
-use crate::copy::keep_xattrs;
+use crate::copy::{match_xattrs, LikenessBy};
 use crate::error::MoveError;
 use crate::list::move_files;
 use crate::mover::FileToMove;
@@ -238,6 +240,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         copy.is_some_and(|at| at == path)
     }
 
+    /// True unless the file is evicted, and somebody else has removed or changed its copy, which had its name: then its bytes
+    /// are lost.
+    pub(super) fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
+        let is_evicted = self.evicted.get(&stat.ino).is_some_and(|at| at == path);
+        let version = FileVersion::from(stat);
+        let there = || self.to.look_up(&self.target.join(path));
+        !is_evicted
+            || there().is_ok_and(|there| there.is_some_and(|there| is_copy(&version, &there)))
+    }
+
     /// Gives the copy of an evicted file the attributes that programs have set since; it is not copied anew,
     /// for its name may be another file's by then.
     pub(super) fn keep_copy_attributes(
@@ -247,7 +259,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let target = self.target.join(path);
         self.note_placing(std::iter::once((path, node)));
-        keep_xattrs(self.from, self.to, &self.source.join(path), &target)?;
+        match_xattrs(self.from, self.to, &self.source.join(path), &target)?;
         let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))?;
         self.note_copy(Ino(node.version.ino), path)?;
@@ -342,6 +354,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     },
                     replaces,
                     content: None,
+                    likeness: LikenessBy::Bytes,
                 };
                 let moved = move_files(
                     self.from,

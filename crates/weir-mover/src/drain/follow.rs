@@ -11,7 +11,7 @@ use super::round_state::{RenamedFile, RoundState};
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, PendingState};
 use crate::content::ContentStamp;
-use crate::copy::keep_xattrs;
+use crate::copy::match_xattrs;
 use crate::error::MoveError;
 use crate::publish::{make_hard_link, LinkOutcome};
 use crate::tree::{FileTree, NodeKind};
@@ -134,7 +134,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let renamed = self.moved.iter().filter_map(|(from, moved)| {
             let (path, node) = wanted.get(&moved.version.inode())?;
             let seen = snapshot.get(from);
+            // Its successor may have got the old name on the target before, and would be taken for it.
+            let is_like_successor = seen.is_some_and(|seen| {
+                seen.version.size == moved.version.size && seen.version.mtime == moved.version.mtime
+            });
             let is_renamed = moved.kind == NodeKind::File
+                && !is_like_successor
                 && moved.is_ours
                 && !moved.is_doubtful
                 && from != *path
@@ -188,7 +193,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Gives a file that has got its new name the attributes that the source has.
     fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
         let target = self.at_target(path);
-        keep_xattrs(self.from, self.to, &self.source.join(path), &target)?;
+        match_xattrs(self.from, self.to, &self.source.join(path), &target)?;
         let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))
     }

@@ -167,6 +167,7 @@ impl MovedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copy::LikenessBy;
     use crate::replaceable::Replaceable;
     use crate::sources::StagePair;
 
@@ -180,6 +181,7 @@ mod tests {
                 },
                 replaces: Replaceable::Any,
                 content: None,
+                likeness: LikenessBy::Times,
             },
             inode: (0, number % 900),
             size: if number == 3 { LIST_BYTES } else { 1 },

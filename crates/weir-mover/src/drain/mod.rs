@@ -79,6 +79,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::elevated::LowerFile;
 use weir_client::types::{Stat, Time};
 
+use crate::copy::LikenessBy;
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::mover::FileMover;
@@ -524,6 +525,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             // The stage that follows knows no order.
             let is_waiting = |file: &PendingFile| file.state == PendingState::Waiting;
             is_wanted = is_ordered && round.pending.iter().any(is_waiting);
+            // Copies of evicted files that have no names of these yet: programs may have renamed a directory just now.
+            is_wanted |= !self.held.is_empty();
         }
         self.read_prefetched();
         let snapshot = self.walk();
@@ -691,12 +694,18 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
             && StageCaller::takes(&self.drain.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
-        let moved = self.drain.moved.get(self.below_source(source));
+        let path = self.below_source(source);
+        let moved = self.drain.moved.get(path);
         moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
+            && self.drain.has_kept_copy(path, stat)
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let path = self.drain.below_target(target);
         self.drain.may_replace(path, there)
+    }
+    fn likeness(&self, source: &Path, stat: &Stat) -> LikenessBy {
+        let path = self.below_source(source);
+        self.drain.likeness_of(path, stat.mtime, stat.btime)
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.below_target(target);

@@ -15,11 +15,12 @@ use super::snapshot::{FileVersion, SeenNode};
 use super::turns::share_in_order;
 use super::{Drain, MovedNode, PendingState};
 use crate::content::ContentStamp;
+use crate::copy::LikenessBy;
 use crate::error::MoveError;
 use crate::list::move_files;
 use crate::mover::{FileToMove, MovedFile, MovedSource, LARGE_BYTES};
 use crate::sources::StagePair;
-use crate::stage::{LikenessBy, StageOptions, StageProgress};
+use crate::stage::{StageOptions, StageProgress};
 use crate::tree::{holder_of_file, kind_of, FileTree, NodeKind};
 
 /// The options of the stages that copy the files of a round.
@@ -309,6 +310,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             },
             replaces: self.replaceable(path),
             content: self.analysed_content(path).or_else(seen),
+            likeness: self.likeness_of(path, node.version.mtime, node.born),
+        }
+    }
+
+    /// How it is known if the target has a file already. Programs may give a file the time of another version that is there,
+    /// as cp -p and tar do: then it is older than the file.
+    pub(super) fn likeness_of(&self, path: &Path, mtime: Time, born: Option<Time>) -> LikenessBy {
+        let placed = self.placed.as_ref();
+        let had_version = self.moved.contains_key(path)
+            || self.taken.contains_key(path)
+            || placed.is_some_and(|placed| placed.is_continued());
+        let was_written_then = born.is_some_and(|born| born <= mtime);
+        match had_version && !was_written_then {
+            true => LikenessBy::Bytes,
+            false => LikenessBy::Times,
         }
     }
 
@@ -410,6 +426,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_changes(round, changes);
         if !goes_on {
             return self.note_all(round, &[path], vec![None]);
+        }
+        if way == CopyWay::Ahead && !self.has_gone_ahead(node) {
+            // It was, by another of its names.
+            return self.copy_listed(round, &[path], changes, progress);
         }
         let moved = match way {
             CopyWay::Early => self.name_early(path),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::team::{FilePlacement, StageTeam, TeamChange};
 use super::{FoundFile, PiecewiseCopy, StageRun, StageTask};
 use crate::content::ContentStamp;
+use crate::copy::LikenessBy;
 use crate::mover::{
     FileMover, FileToMove, MovedFile, MovedFiles, LARGE_BYTES, LIST_BYTES, LIST_FILES,
 };
@@ -309,6 +310,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
             replaces: Replaceable::Any,
             // On the mover's node something else may have its path.
             content: is_outside.then(|| ContentStamp::from(&file.stat)),
+            likeness: LikenessBy::Times,
         }
     }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use crate::copy::{compare, likeness, FileCopy, Likeness, ReadyCopy};
+use crate::copy::{compare, likeness, match_xattrs, FileCopy, Likeness, LikenessBy, ReadyCopy};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 pub use crate::progress::StageProgress;
@@ -49,16 +49,6 @@ const BATCH_FILES: usize = 32;
 const WAITING_TASKS: usize = 256;
 /// The number of times that a file is copied which is written meanwhile.
 const TRIES: u32 = 3;
-
-/// How a file that is on the target already is known.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub enum LikenessBy {
-    /// By its size and times, and by its bytes where these say too little.
-    #[default]
-    Times,
-    /// By its bytes.
-    Bytes,
-}
 
 /// The parameters of a stage.
 // Options of a command line, each by itself.
@@ -124,6 +114,10 @@ pub(crate) trait StageCaller: Sync {
     /// Refuses to copy a source with these attributes, or to take it for what the target has.
     fn check_content(&self, _source: &Path, _found: &Stat) -> Result<(), MoveError> {
         Ok(())
+    }
+    /// How it is known if the target has a source already, unless the options say more.
+    fn likeness(&self, _source: &Path, _stat: &Stat) -> LikenessBy {
+        LikenessBy::Times
     }
     /// Notes that a target is as the source was already.
     fn note_found(&self, _target: &Path, _source: &Stat) {}
@@ -450,7 +444,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         match (&stat, &found) {
             (Some(stat), Some(found)) if self.is_moved(file, stat, found) => {
                 self.caller.check_content(source, stat)?;
-                self.keep_mode(target, stat, found)?;
+                self.keep_attributes(source, target, stat, found)?;
                 self.caller.note_found(target, stat);
                 there(stat)
             }
@@ -499,7 +493,10 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
     fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
         let is_equal =
             || compare(self.from, self.to, &file.source, &file.target, stat.size).is_ok();
-        let is_by_times = !self.options.verify && self.options.likeness == LikenessBy::Times;
+        let is_by = |likeness| likeness == LikenessBy::Times;
+        let is_by_times = !self.options.verify
+            && is_by(self.options.likeness)
+            && is_by(self.caller.likeness(&file.source, stat));
         match likeness(stat, there) {
             Likeness::Different => false,
             Likeness::Same if is_by_times => true,
@@ -507,8 +504,16 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         }
     }
 
-    /// Gives a file that is there the permissions of its source, which a program may have changed since.
-    fn keep_mode(&self, target: &Path, stat: &Stat, there: &Stat) -> Result<(), MoveError> {
+    /// Gives a file that is there the attributes of its source that a program may have changed since.
+    fn keep_attributes(
+        &self,
+        source: &Path,
+        target: &Path,
+        stat: &Stat,
+        there: &Stat,
+    ) -> Result<(), MoveError> {
+        let lost = match_xattrs(self.from, self.to, source, target)?;
+        self.summary().xattrs_not_kept += lost;
         let kept = KeptAttributes::from(stat);
         if kept.mode == there.mode & 0o7777 {
             return Ok(());

@@ -297,6 +297,9 @@ impl FileTree for FaultyTree {
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
         self.change(|| DirectoryTree.set_xattr(path, name, value))
     }
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> io::Result<()> {
+        self.change(|| DirectoryTree.remove_xattr(path, name))
+    }
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         self.change(|| DirectoryTree.make_directory(path, mode))
     }

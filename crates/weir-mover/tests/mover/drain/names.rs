@@ -1,5 +1,8 @@
 //! The changes of names by the program, as servers tell them.
 
+use rustix::fs::{
+    getxattr, removexattr, setxattr, utimensat, AtFlags, Timespec, Timestamps, XattrFlags, CWD,
+};
 use rustix::time::{clock_gettime, ClockId};
 use weir_client::types::Time;
 
@@ -91,6 +94,81 @@ impl Program {
         }
         fs::remove_dir(dir)
     }
+}
+
+/// A long time before any file of a test was made.
+const OLD: Timespec = Timespec {
+    tv_sec: 1_577_836_800,
+    tv_nsec: 0,
+};
+
+/// Writes a file whose time is not that of the write, as tar(1) and cp -p do.
+fn write_dated(scene: &Scene, name: &str, content: &str) {
+    let path = scene.source.join(name);
+    fs::write(&path, content).unwrap();
+    let times = Timestamps {
+        last_access: OLD,
+        last_modification: OLD,
+    };
+    utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+    let closed = content.as_bytes().to_vec();
+    scene.program.lock().unwrap().closed.insert(closed);
+}
+
+/// Versions of the same size and time are told apart, whichever way they get the same name.
+#[test]
+fn versions_of_the_same_size_and_time_are_moved() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let path = |name: &str| scene.source.join(name);
+    let rename = |from: &str, to: &str| fs::rename(path(from), path(to)).unwrap();
+    for name in ["anew", "in_place", "one", "other", "over"] {
+        write_dated(&scene, name, &format!("{name:>9}"));
+    }
+    for _ in 0..2 {
+        round(&mut drain, now());
+    }
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+    fs::remove_file(path("anew")).unwrap();
+    write_dated(&scene, "anew", "     ANEW");
+    write_dated(&scene, "in_place", " IN_PLACE");
+    write_dated(&scene, "new", "     OVER");
+    rename("new", "over");
+    rename("one", "aside");
+    rename("other", "one");
+    rename("aside", "other");
+    for _ in 0..2 {
+        round(&mut drain, now());
+    }
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
+
+/// Attributes that programs give a file or take from it later.
+#[test]
+fn extended_attributes_change_with_the_source() {
+    let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    let mut drain = scene.drain();
+    let [source, target] = [&scene.source, &scene.target].map(|dir| dir.join("file"));
+    scene.write(&source);
+    let flags = XattrFlags::empty();
+    if setxattr(&source, "user.gone", b"1", flags) == Err(Errno::NOTSUP) {
+        weir_cluster::skip_for_kernel(
+            "extended attributes that change",
+            "a tmpfs with those of users",
+        );
+        return;
+    }
+    round(&mut drain, now());
+    removexattr(&source, "user.gone").unwrap();
+    setxattr(&source, "user.new", b"2", flags).unwrap();
+    round(&mut drain, now());
+    let value = |name: &str| {
+        let mut value = [0; 9];
+        let length = getxattr(&target, name, &mut value);
+        length.map(|length| value[..length].to_vec())
+    };
+    assert_eq!(value("user.gone"), Err(Errno::NODATA));
+    assert_eq!(value("user.new"), Ok(b"2".to_vec()));
 }
 
 impl Scene {
