@@ -320,7 +320,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Truncate { ino, size: 100 }),
         peer::request(peer::Cut { ino, size: 10, number: 3 }),
         peer::request(peer::Recall { ino: FOREIGN }),
-        peer::request(peer::Flush {
+        peer::request(peer::Publish {
             ino,
             is_public: true,
         }),

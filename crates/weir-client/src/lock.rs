@@ -67,7 +67,7 @@ impl SlowLock {
         self.owner.load(Ordering::Relaxed) == thread_token()
     }
 
-    /// Takes it over a call of foreign code (fork); [`SlowLock::give`] ends it. The caller blocks
+    /// Takes it over a call of foreign code (fork); [`SlowLock::release`] ends it. The caller blocks
     /// signals, if need be.
     pub fn acquire(&self) {
         if !self.is_mine() {
@@ -77,7 +77,7 @@ impl SlowLock {
         self.depth.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes one [`SlowLock::take`].
+    /// Undoes one [`SlowLock::acquire`].
     pub fn release(&self) {
         if self.depth.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;

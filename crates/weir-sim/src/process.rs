@@ -480,7 +480,7 @@ impl NodeClient for Process<'_> {
     }
 
     fn note(&self, note: Note) {
-        if self.memory.notes().push(note).is_err() && self.call(proto::Publish {}).is_ok() {
+        if self.memory.notes().push(note).is_err() && self.call(proto::HarvestRing {}).is_ok() {
             let _ = self.memory.notes().push(note);
         }
     }
@@ -668,7 +668,7 @@ impl Host for Process<'_> {
     }
 
     fn publish(&self, ino: Ino) -> Result<(), Errno> {
-        let done = self.call(proto::Flush { ino });
+        let done = self.call(proto::Publish { ino });
         self.published.set(done.is_ok());
         done
     }
@@ -677,7 +677,7 @@ impl Host for Process<'_> {
         if self.memory.records().push(record).is_ok() {
             return Ok(());
         }
-        self.call(proto::Publish {})?;
+        self.call(proto::HarvestRing {})?;
         self.memory.records().push(record).map_err(|_| Errno::IO)
     }
 

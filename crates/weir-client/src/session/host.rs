@@ -14,7 +14,7 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, AwaitRoom, Fetch, Flush, Landing, Lent, Locate, Located,
+    Append, Attach, Attached, Audit, AwaitRoom, Fetch, Landing, Lent, Locate, Located, Publish,
     Segment, SetAttr, Token, FETCH_PIECES,
 };
 use weir_core::types::Ino;
@@ -223,7 +223,7 @@ impl Host for Session {
         if self.welcome().servers <= 1 {
             return Ok(());
         }
-        self.call(Flush { ino })
+        self.call(Publish { ino })
     }
 
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno> {

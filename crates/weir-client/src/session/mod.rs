@@ -40,7 +40,7 @@ use weir_core::node::region::{
     REFUSAL_NAMES, SLEEPS_AT_BELL,
 };
 use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
-use weir_core::proto::{self, ClientKind, Operation, Publish, Role, Welcome};
+use weir_core::proto::{self, ClientKind, HarvestRing, Operation, Role, Welcome};
 use weir_core::types::ClientId;
 use weir_store::map::{MapError, Region};
 use weir_store::slabmap::SlabMap;
@@ -392,7 +392,7 @@ impl Session {
         if self.records.push(record).is_ok() {
             return Ok(());
         }
-        self.call(Publish {})?;
+        self.call(HarvestRing {})?;
         self.records.push(record).map_err(|_| Errno::IO)
     }
 
@@ -401,7 +401,7 @@ impl Session {
         let _held = self.note_lock.hold();
         if self.notes.push(note).is_err() {
             // If even that fails, the server is gone, and the note is pointless.
-            if self.call(Publish {}).is_ok() {
+            if self.call(HarvestRing {}).is_ok() {
                 let _ = self.notes.push(note);
             }
         } else if self.notes.waiting() > NOTE_SLOTS / 2 {

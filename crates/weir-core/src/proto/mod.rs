@@ -44,7 +44,7 @@ operations! {
         ping(Caller, Open): Ping {} -> ();
 
         /// Harvests the closed records of the caller's ring.
-        publish(ClientId, Open): Publish {} -> ();
+        harvest_ring(ClientId, Open): HarvestRing {} -> ();
 
         /// Lends the caller entries of the table of open file descriptions: the first of
         /// [`crate::node::ofd::BATCH`].
@@ -548,7 +548,7 @@ operations! {
         } -> Vec<Landing>;
 
         /// Makes this node's writes to a file visible to the others, and durable as [`Sync`] does.
-        flush(Caller, Open): Flush {
+        publish(Caller, Open): Publish {
             /// The file.
             ino: Ino,
         } -> ();

@@ -677,7 +677,7 @@ peer_operations! {
     } -> u64;
 
     /// Publishes the asked server's node's writes to a file.
-    flush: Flush {
+    publish: Publish {
         /// The file.
         ino: Ino,
         /// Its home says that no bytes wait for its lamination. The asked server may not have heard of
@@ -857,8 +857,8 @@ pub enum News {
     Seal(Seal),
     /// See [`Writers`].
     Writers(Writers),
-    /// See [`Flush`].
-    Flush(Flush),
+    /// See [`Publish`].
+    Publish(Publish),
     /// See [`Revoke`].
     Revoke(Revoke),
     /// See [`Laminated`].

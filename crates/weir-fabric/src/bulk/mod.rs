@@ -16,7 +16,7 @@
 //! [`LogSource::copy`] and [`Landing::put`].
 //!
 //! Invariants:
-//! - A read ends once, with [`Landing::end`]: when all its bytes have arrived, or with an error.
+//! - A read ends once, with [`Landing::finish`]: when all its bytes have arrived, or with an error.
 //!   Reading twice is harmless, so a read is repeated after a connection broke.
 //! - Sizes that a peer sends are checked before memory is allocated: pieces and bytes of a READ,
 //!   the waiting READs of a connection (`serve`), the bytes of a BYTES by the request.

@@ -215,7 +215,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let with_names = DisplacedFile {
                 ino: file.ino,
                 // One that has made way already does so once.
-                is_aside: at.file_name().is_some_and(is_part),
+                is_aside: at.file_name().is_some_and(is_part)
+                    && at.parent() == Some(self.lasting_directory(&at, &snapshot)),
                 at,
                 identity: file.copy.identity,
                 names,
@@ -301,14 +302,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove_base(&file.at)
     }
 
-    /// Gives the copy of a file a hidden name beside it, so that another one can have its name.
+    /// The directory above a path that the tree has, too: the file of a copy may have the name of a directory that goes.
+    fn lasting_directory<'p>(&self, path: &'p Path, snapshot: &TreeSnapshot) -> &'p Path {
+        let is_directory = |dir: &&Path| {
+            let seen = snapshot.get(dir);
+            seen.is_some_and(|seen| seen.kind == NodeKind::Directory) && !self.is_relocated(dir)
+        };
+        let above = path.ancestors().skip(1).find(is_directory);
+        above.unwrap_or(Path::new(""))
+    }
+
+    /// Gives the copy of a file a hidden name, so that another one, or nothing, can have its name.
     fn set_aside(
         &mut self,
         progress: &StageProgress,
         round: &RoundState,
         file: &mut DisplacedFile,
     ) -> Result<(), MoveError> {
-        let dir = file.at.parent().unwrap_or(Path::new(""));
+        let dir = self.lasting_directory(&file.at, &round.snapshot);
         let aside = hidden_name(dir, file.ino, false);
         let name = file.names[0].clone();
         self.place_copy(progress, round, file, &aside, &name)?;

@@ -9,11 +9,11 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, BeginUpdate, Bury, Cut, DeadOwners, DropEntry, DropLocks,
-    EndMove, Enrol, Enrolled, Erase, Evict, EvictRanges, Fetch, Find, FindToKeep, Flush, Forget,
-    Freed, GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, Grant, Handler,
-    HasCopyRuns, Hold, Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock,
-    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage,
-    PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
+    EndMove, Enrol, Enrolled, Erase, Evict, EvictRanges, Fetch, Find, FindToKeep, Forget, Freed,
+    GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, Grant, Handler, HasCopyRuns,
+    Hold, Laminate, Laminated, LayCopy, Lease, Leave, Link, List, ListXattrs, Lock, LockMoves,
+    LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries,
+    Placement, Publish, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
     Renew, ReportRelief, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, SettleExtents,
     SettleSlices, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
     Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts, Writers,
@@ -368,8 +368,8 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         self.cluster.truncation().cut_here(&op).await
     }
 
-    async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
-        self.cluster.extents().flush_for_all(&op).await
+    async fn publish(&self, _: Rank, op: Publish) -> Result<(), FsError> {
+        self.cluster.extents().publish_for_all(&op).await
     }
 
     async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {

@@ -303,8 +303,11 @@ impl<P: Platform> Cluster<P> {
             let this = self.clone();
             self.peers().spawn(async move {
                 let extents = this.extents();
-                let flushed = extents.flush(ino);
-                let done = this.peers().by(this.peers().next_deadline(), flushed).await;
+                let published = extents.publish(ino);
+                let done = this
+                    .peers()
+                    .by(this.peers().next_deadline(), published)
+                    .await;
                 this.reads().tell_of_publishing(ino, done);
             });
         }

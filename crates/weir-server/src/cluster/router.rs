@@ -5,13 +5,13 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
-    CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock, Flush,
+    CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock,
     FsError, GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, HeldLock, Hold,
     Laminate, Landing, Lease, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
-    MakeSpecial, Mkdir, NameHistory, Operations, Passage, PathInTree, PathOf, Readdir, Readlink,
-    RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus,
-    SetAttr, SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync, TestLock, Token,
-    Truncate, Unlink, WriteState,
+    MakeSpecial, Mkdir, NameHistory, Operations, Passage, PathInTree, PathOf, Publish, Readdir,
+    Readlink, RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served,
+    ServerStatus, SetAttr, SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync,
+    TestLock, Token, Truncate, Unlink, WriteState,
 };
 use weir_core::types::{ClientId, Ino, Rank};
 
@@ -267,7 +267,7 @@ impl<P: Platform> Operations for Cluster<P> {
         self.later(|this| async move { this.reads().fetch_for(from, op).await })
     }
 
-    fn flush(&self, from: Caller, op: Flush) -> Served<Result<(), FsError>> {
+    fn publish(&self, from: Caller, op: Publish) -> Served<Result<(), FsError>> {
         self.later(|this| async move { this.tokens().close_written(from, op.ino).await })
     }
 

@@ -205,7 +205,7 @@ impl<P: Platform> Cluster<P> {
             News::Recall(op) => self.stand_ins().recall_here(op.ino),
             News::Mark(op) => self.sharing().mark_here(op).await?,
             News::Cut(op) => told.end = self.truncation().cut_here(op).await?,
-            News::Flush(op) => self.extents().flush_for_all(op).await?,
+            News::Publish(op) => self.extents().publish_for_all(op).await?,
             News::Revoke(op) => self.tokens().revoke_here(op.ino).await?,
             News::Laminated(op) => self.sharing().believe(op)?,
             News::Forget(op) => self.extents().forget_here(op.ino),

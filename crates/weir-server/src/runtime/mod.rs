@@ -154,7 +154,7 @@ impl ServerError {
     }
 }
 
-/// Serves until a client asks it to stop, or the watched process ends. ServerCalls `ready` once clients
+/// Serves until a client asks it to stop, or the watched process ends. Calls `ready` once clients
 /// may connect. Returns the status at the end. Removes its files and the directories that it made.
 pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, ServerError> {
     serve_as(options, None, ready)

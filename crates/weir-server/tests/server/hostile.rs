@@ -83,7 +83,7 @@ fn ask(world: &mut World, from: Caller, op: u8, a: u64, b: u64, own: weir_core::
                 length,
             },
         )),
-        5 => drop(world.call(from, proto::Publish {})),
+        5 => drop(world.call(from, proto::HarvestRing {})),
         6 => drop(world.call(from, proto::OfdBatch {})),
         7 => drop(world.call(
             from,

@@ -20,7 +20,7 @@ fn a_million_runs_of_one_file() {
         client.write(&mut world, ino, offset, b"x", None).1.unwrap();
         if i.is_multiple_of(500) {
             world.poll_client(client.id, 4);
-            world.call(client.caller(), proto::Publish {}).unwrap();
+            world.call(client.caller(), proto::HarvestRing {}).unwrap();
         }
     }
     let runs = world.node().report().runs;

@@ -186,7 +186,7 @@ impl Run {
             }
             Step::Publish { client } => {
                 let caller = self.clients[client].caller();
-                self.world.call(caller, proto::Publish {}).unwrap();
+                self.world.call(caller, proto::HarvestRing {}).unwrap();
             }
             Step::Replace { file } => {
                 let ino = self.files[file].0;

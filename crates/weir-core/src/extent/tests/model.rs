@@ -291,7 +291,7 @@ fn rhythmic() -> impl Strategy<Value = Shape> {
 }
 
 impl Shape {
-    /// The record after `step` of its [`Shape::steps`].
+    /// The record after `step` of its steps.
     fn at(&self, slab: u32, step: u64) -> Run {
         let room = FILE as u64 - self.offset;
         let length = self.length.min(room);

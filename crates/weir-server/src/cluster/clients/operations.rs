@@ -1,8 +1,8 @@
 //! The operations that change this server's tables only.
 
 use weir_core::proto::{
-    Admit, Caller, Control, FsError, FsStat, LocalOperations, OfdBatch, Ping, Publish, SetMapped,
-    Statfs,
+    Admit, Caller, Control, FsError, FsStat, HarvestRing, LocalOperations, OfdBatch, Ping,
+    SetMapped, Statfs,
 };
 use weir_core::types::ClientId;
 
@@ -13,7 +13,7 @@ impl<P: Platform> LocalOperations for Node<'_, P> {
         Ok(())
     }
 
-    fn publish(&mut self, from: ClientId, _: Publish) -> Result<(), FsError> {
+    fn harvest_ring(&mut self, from: ClientId, _: HarvestRing) -> Result<(), FsError> {
         self.writes().harvest_ring(from);
         Ok(())
     }

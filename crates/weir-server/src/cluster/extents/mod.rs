@@ -12,7 +12,7 @@
 //! clients if no cell is free.
 //!
 //! Interface: [`NodeWriters`] (`size_of`, `mtime_of`, `shared_block`: files as their writers change them); [`NodeWrites`]
-//! (`harvest`, `detach_cell`, `set_size`: the index and the cells); `attach_client`; [`PublishedExtents`] (`flush`,
+//! (`harvest`, `detach_cell`, `set_size`: the index and the cells); `attach_client`; [`PublishedExtents`] (`publish`,
 //! `erase_everywhere`, `give_back`: the homes of slices; `hold_publishing`: no publish meanwhile); `ExtentsState` and
 //! `ExtentTables` for the journal.
 //!

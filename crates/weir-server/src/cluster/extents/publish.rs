@@ -73,29 +73,32 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         self.state().publishes.borrow_mut().cut(ino, size);
     }
 
-    /// See [`peer::Flush`]. The bytes that are held back are not published. A restarted node has
+    /// See [`peer::Publish`]. The bytes that are held back are not published. A restarted node has
     /// forgotten that the file is being laminated, and does not say that it has published.
-    pub(in crate::cluster) async fn flush_for_all(&self, op: &peer::Flush) -> Result<(), FsError> {
+    pub(in crate::cluster) async fn publish_for_all(
+        &self,
+        op: &peer::Publish,
+    ) -> Result<(), FsError> {
         let ino = op.ino;
         if op.is_public {
-            return self.flush_as(ino, PublishCause::Public).await;
+            return self.publish_as(ino, PublishCause::Public).await;
         }
         if let Some(local) = self.server.local(ino) {
             if !self.server.may_publish(ino, local)? {
                 return Err(FsError::Unreachable);
             }
         }
-        self.flush(ino).await
+        self.publish(ino).await
     }
 
     /// Publishes the extents that this node wrote to a file. Runs that could not be sent are sent
     /// later.
-    pub(in crate::cluster) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
-        self.flush_as(ino, PublishCause::Usual).await
+    pub(in crate::cluster) async fn publish(&self, ino: Ino) -> Result<(), FsError> {
+        self.publish_as(ino, PublishCause::Usual).await
     }
 
-    /// As [`PublishedExtents::flush`], for a reason.
-    pub(in crate::cluster) async fn flush_as(
+    /// As [`PublishedExtents::publish`], for a reason.
+    pub(in crate::cluster) async fn publish_as(
         &self,
         ino: Ino,
         cause: PublishCause,
@@ -118,7 +121,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         let publishes = &self.state().publishes;
         publishes.borrow_mut().begin_file(ino);
         let ended = cause == PublishCause::TokenEnded;
-        let done = self.flush_alone(ino, local, ended).await;
+        let done = self.publish_held(ino, local, ended).await;
         publishes.borrow_mut().end_file(ino);
         done
     }
@@ -156,7 +159,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         (end, sent.flat_map(|sent| sent.freed).collect())
     }
 
-    async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
+    async fn publish_held(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
         let pending = self.server.node(|node| node.writes().take_pending(local))?;
         {
             let mut publishes = self.state().publishes.borrow_mut();
@@ -532,7 +535,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
                 .end_other_writes(ino, &Claim::range(op.offset, op.length))
                 .await?;
         }
-        self.flush(ino).await?;
+        self.publish(ino).await?;
         let freed = if op.zero {
             self.erase_range(ino, op.offset, end).await?
         } else {
@@ -573,7 +576,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
             // While this node was cut off from the home, another one may have made the file visible before its lamination.
             self.server.lease_here(ino).await?;
         }
-        self.flush(ino).await?;
+        self.publish(ino).await?;
         Ok(self.state().publishes.borrow_mut().take_unsynced(ino))
     }
 

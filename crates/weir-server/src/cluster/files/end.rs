@@ -274,7 +274,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             return;
         }
         // Other nodes may have it open, and read this node's bytes.
-        if let Err(error) = self.server.extents().flush(ino).await {
+        if let Err(error) = self.server.extents().publish(ino).await {
             tracing::warn!(?ino, %error, "what was written to a removed file");
         }
         self.let_go_of(ino).await;

@@ -134,9 +134,14 @@ impl<S: FilesNeeds> FileSharing<S> {
     ) -> Result<(), FsError> {
         let attr = self.server.node(|node| node.names().attr_of(ino))?;
         let is_public = attr.policy.visibility != Visibility::ReadAfterLaminate;
-        let flush = peer::Flush { ino, is_public };
-        all_of(self.server.peers().tell(others, &News::Flush(flush)).await)?;
-        self.server.extents().flush(ino).await
+        let publish = peer::Publish { ino, is_public };
+        all_of(
+            self.server
+                .peers()
+                .tell(others, &News::Publish(publish))
+                .await,
+        )?;
+        self.server.extents().publish(ino).await
     }
 
     /// How far the writing of a file of this server is, on all nodes. Of one that is written, all bytes
@@ -313,7 +318,7 @@ impl<S: FilesNeeds> FileSharing<S> {
                     .peers()
                     .by(
                         this.server.peers().next_deadline(),
-                        this.server.extents().flush(ino),
+                        this.server.extents().publish(ino),
                     )
                     .await;
             }

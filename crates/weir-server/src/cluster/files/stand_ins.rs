@@ -647,7 +647,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             .node(|node| node.writers().pending_count(local) > 0);
         let writers = self.server.node(|node| node.names().attr_of(local))?.block != 0;
         if (written || self.server.extents().is_in_flight(ino)) && !writers {
-            self.server.extents().flush(ino).await?;
+            self.server.extents().publish(ino).await?;
         }
         Ok(())
     }
@@ -780,7 +780,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             local.filter(|local| self.server.node(|node| node.names().is_file(*local)))
         {
             // A later publish of earlier writes must not set its time.
-            self.server.extents().flush(ino).await?;
+            self.server.extents().publish(ino).await?;
             self.server
                 .node(|node| node.writers().forget_cell_times(local));
         }

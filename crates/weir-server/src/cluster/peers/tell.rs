@@ -97,7 +97,7 @@ impl PeerServers {
                     ..Told::default()
                 });
             }
-            News::Flush(op) => self.call_other(to, op).await,
+            News::Publish(op) => self.call_other(to, op).await,
             News::Revoke(op) => self.call_other(to, op).await,
             News::Laminated(op) => self.call_other(to, op).await,
             News::Forget(op) => self.call_other(to, op).await,

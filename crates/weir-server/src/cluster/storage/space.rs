@@ -41,7 +41,7 @@ impl<P: Platform> Cluster<P> {
         self.later(|this| async move {
             for ino in this.extents().dirty() {
                 // A server that is not reached frees nothing.
-                let _ = this.extents().flush(ino).await;
+                let _ = this.extents().publish(ino).await;
             }
             this.node(|node| node.lend_segment(to, min_bytes, want_bytes))
         })

@@ -27,7 +27,7 @@ impl<S: FilesNeeds> Truncation<S> {
 
     async fn ask_to_truncate(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let ino = self.server.resolve(ino)?;
-        self.server.extents().flush(ino).await?;
+        self.server.extents().publish(ino).await?;
         self.server
             .call(ino.rank(), peer::Truncate { ino, size })
             .await

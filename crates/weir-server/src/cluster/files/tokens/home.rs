@@ -229,9 +229,9 @@ impl<S: FilesNeeds> FileTokens<S> {
             .into_iter()
             .partition(|rank| *rank == self.server.rank());
         if !own.is_empty() {
-            self.server.extents().flush(ino).await?;
+            self.server.extents().publish(ino).await?;
         }
-        let news = News::Flush(peer::Flush {
+        let news = News::Publish(peer::Publish {
             ino,
             is_public: true,
         });

@@ -206,13 +206,13 @@ impl<S: FilesNeeds> FileTokens<S> {
         let ino = self.server.resolve(ino)?;
         let held = self.state().write_tokens.borrow().held.contains_key(&ino);
         let (Some(local), Caller::Client(id), true) = (self.server.local(ino), from, held) else {
-            return self.server.extents().flush(ino).await;
+            return self.server.extents().publish(ino).await;
         };
         if !self
             .server
             .node(|node| node.writers().writes_alone(local, id))
         {
-            return self.server.extents().flush(ino).await;
+            return self.server.extents().publish(ino).await;
         }
         // No token is requested meanwhile: the home would take it for the one that ends.
         let _turn = self
@@ -224,7 +224,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         self.give_up_token(ino);
         self.server
             .extents()
-            .flush_as(ino, PublishCause::TokenEnded)
+            .publish_as(ino, PublishCause::TokenEnded)
             .await
     }
 
@@ -238,7 +238,7 @@ impl<S: FilesNeeds> FileTokens<S> {
             .count_taken(ino, now_ns);
         self.learn_that_raw(ino)?;
         self.give_up_token(ino);
-        self.server.extents().flush(ino).await
+        self.server.extents().publish(ino).await
     }
 
     /// Only raw files have tokens. If a file was made raw while this node could not be told, its
