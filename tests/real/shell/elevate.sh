@@ -485,6 +485,15 @@ MEMORY=32M elevated "$outside/pfs" --set drain.evict_percent=1 -- bash -c 'cd "$
 same "the exit code of a run that ends with a rename" 0 $?
 same "the file under its new name" "$(cat sum)" "$(sha256sum < pfs/new/in/file)"
 
+# An evicted file gets the name of the directory that it was in.
+rm -rf pfs
+mkdir pfs
+MEMORY=32M elevated "$outside/pfs" --set drain.evict_percent=1 -- bash -c 'cd "$1"; mkdir out; head -c 700000 /dev/urandom > out/result
+	sha256sum < out/result > "$3"; "$2" drain --wait; sleep 2; mv out/result aside; rmdir out; mv aside out' - "$outside/pfs" "$weir" "$outside/sum" > said 2>&1
+same "the exit code of a run that made a directory a file" 0 $?
+same "the file" "$(cat sum)" "$(sha256sum < pfs/out)"
+same "the hidden files that are left" '' "$(find pfs -name '*.weir-part')"
+
 # A directory that cannot be elevated.
 fails "a directory whose parent does not exist" elevated "$outside/none/none" -- true
 fails "a file" elevated "$outside/story.sh" -- true
