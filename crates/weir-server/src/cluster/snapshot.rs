@@ -6,11 +6,42 @@ use weir_core::types::Ino;
 /// A callback that receives items, one by one.
 pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
 
+/// A table of what this server keeps for others, as a snapshot shows them one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SharedTable {
+    /// Runs of slices.
+    Slices,
+    /// Published sizes of files.
+    Published,
+    /// Servers that hold entries of this server's directories.
+    Enrolled,
+    /// Names of directories whose entry is at another server.
+    Moved,
+    /// Placements of directories.
+    Placements,
+    /// Directories that have all their entries here.
+    AllHere,
+}
+
+impl SharedTable {
+    /// The next one.
+    const fn next(self) -> Option<SharedTable> {
+        Some(match self {
+            SharedTable::Slices => SharedTable::Published,
+            SharedTable::Published => SharedTable::Enrolled,
+            SharedTable::Enrolled => SharedTable::Moved,
+            SharedTable::Moved => SharedTable::Placements,
+            SharedTable::Placements => SharedTable::AllHere,
+            SharedTable::AllHere => return None,
+        })
+    }
+}
+
 /// The position of a snapshot in the tables that servers share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotPosition {
-    /// The number of the table.
-    pub table: u8,
+    /// The table.
+    pub table: SharedTable,
     /// The inode in the table.
     pub ino: Ino,
     /// The offset in that file, bytes.
@@ -18,13 +49,20 @@ pub struct SnapshotPosition {
 }
 
 impl SnapshotPosition {
-    /// The beginning of a table.
-    pub const fn beginning_of(table: u8) -> SnapshotPosition {
+    /// The beginning of the first table.
+    pub const FIRST: SnapshotPosition = SnapshotPosition::beginning_of(SharedTable::Slices);
+
+    const fn beginning_of(table: SharedTable) -> SnapshotPosition {
         SnapshotPosition {
             table,
             ino: Ino::NONE,
             offset: 0,
         }
+    }
+
+    /// The beginning of the table behind this one.
+    pub(super) fn of_next_table(self) -> Option<SnapshotPosition> {
+        self.table.next().map(SnapshotPosition::beginning_of)
     }
 }
 

@@ -177,7 +177,7 @@ impl<P: Platform> Node<'_, P> {
             Progress::Xattrs(after) => {
                 Some(match self.files.show_xattrs(after, most(XATTRS), visit) {
                     Some(last) => Progress::Xattrs(Some(last)),
-                    None => Progress::Shared(SnapshotPosition::beginning_of(0)),
+                    None => Progress::Shared(SnapshotPosition::FIRST),
                 })
             }
             Progress::Shared(place) => Some(match shared(Some(place), visit) {

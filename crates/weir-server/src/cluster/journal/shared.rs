@@ -15,6 +15,7 @@ use weir_core::types::Rank;
 use crate::cluster::files::FileParts;
 use crate::cluster::keyed::Token;
 use crate::cluster::peers::calls::ServerCalls;
+use crate::cluster::snapshot::SharedTable;
 use crate::cluster::Cluster;
 use crate::node::{Node, Platform, SnapshotPosition, Visit};
 
@@ -49,7 +50,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Shows all state that is not the node's own, as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
-        let mut at = Some(SnapshotPosition::beginning_of(0));
+        let mut at = Some(SnapshotPosition::FIRST);
         while let Some(from) = at {
             at = self.show_some(from, visit);
         }
@@ -66,15 +67,14 @@ impl<P: Platform> Cluster<P> {
     pub fn show_some(&self, from: SnapshotPosition, visit: Visit<'_>) -> Option<SnapshotPosition> {
         let most = self.inner.journal.snapshot_step.get();
         let next = match from.table {
-            0 => self.inner.extents.show_slices(from, most, visit),
-            1 => self.inner.files.show_published(from, most, visit),
-            2 => self.inner.names.show_enrolled(from, most, visit),
-            3 => self.inner.names.show_moved(from, most, visit),
-            4 => self.inner.names.show_placements(from, most, visit),
-            5 => self.inner.names.show_all_here(from, most, visit),
-            _ => return None,
+            SharedTable::Slices => self.inner.extents.show_slices(from, most, visit),
+            SharedTable::Published => self.inner.files.show_published(from, most, visit),
+            SharedTable::Enrolled => self.inner.names.show_enrolled(from, most, visit),
+            SharedTable::Moved => self.inner.names.show_moved(from, most, visit),
+            SharedTable::Placements => self.inner.names.show_placements(from, most, visit),
+            SharedTable::AllHere => self.inner.names.show_all_here(from, most, visit),
         };
-        Some(next.unwrap_or(SnapshotPosition::beginning_of(from.table + 1)))
+        next.or_else(|| from.of_next_table())
     }
 
     /// Shows the batches that are being published, the answers to other publishers, and the renames
