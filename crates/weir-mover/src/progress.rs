@@ -1,6 +1,6 @@
 //! How far a move is.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// The state of a stage, for the thread that shows it.
@@ -18,4 +18,13 @@ pub struct StageProgress {
     pub is_walked: AtomicBool,
     /// Set by anyone: ends the stage soon.
     pub stop: Arc<AtomicBool>,
+    /// Set by anyone: no file is begun any more, and those that are being copied are finished.
+    pub yields: AtomicBool,
+}
+
+impl StageProgress {
+    /// True if no file is to be begun any more.
+    pub(crate) fn begins_no_more(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.yields.load(Ordering::Relaxed)
+    }
 }

@@ -219,11 +219,20 @@ impl DrainService {
 
     /// Makes rounds no more: the command has ended. So does a pause.
     pub fn begin_to_finish(&self) {
+        self.yield_round();
         let mut state = self.state();
         state.step = DrainStep::Finishing;
         self.limit.set_paused(false);
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Has the round under way begin no more files, so that the next one moves those first that come first.
+    fn yield_round(&self) {
+        let state = self.state();
+        if state.step == DrainStep::Moving {
+            state.progress.yields.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Counts a mover of another node; returns their number.
@@ -476,6 +485,9 @@ impl DrainService {
             true => paths.clone(),
             false => Vec::new(),
         });
+        if request.wait && !paths.is_empty() {
+            self.yield_round();
+        }
         // Asks the target, which may hang: not under the lock.
         let is_moved = |path: &PathBuf| self.has_on_target(path);
         let on_target: HashSet<PathBuf> = paths

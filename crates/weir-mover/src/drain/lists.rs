@@ -89,7 +89,7 @@ pub(super) fn share_lists<'m>(
     let files_of = |list: &[usize]| -> Vec<FileToMove> {
         list.iter().map(|file| files[*file].file.clone()).collect()
     };
-    let is_stopped = || progress.stop.load(Ordering::Relaxed);
+    let is_stopped = || progress.begins_no_more();
     let work_elsewhere = |mover: &'m dyn FileMover, list: Vec<usize>| {
         if is_stopped() {
             return Ok(());

@@ -174,7 +174,7 @@ pub struct DrainRound {
     pub names_due: u64,
     /// Seconds that the walk took.
     pub walk_seconds: f64,
-    /// It has copied as much as a round may, and left files for the next one.
+    /// It has copied as much as a round may, or has made way for another one, and left files for that.
     pub is_cut: bool,
     names_seen: Arc<TreeSnapshot>,
 }
@@ -492,7 +492,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             pending: round.pending,
             names_due: self.changed_names(&snapshot).count() as u64,
             walk_seconds,
-            is_cut: round.is_cut,
+            is_cut: round.is_cut || progress.yields.load(Ordering::Relaxed),
             names_seen: snapshot,
         }
     }

@@ -388,6 +388,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for files in ways.by_ref() {
             let paths: Vec<&PathBuf> = files.iter().map(|(_, path)| *path).collect();
             let goes_on = match files[0].0 {
+                _ if progress.begins_no_more() => {
+                    self.note_all(round, &paths, paths.iter().map(|_| None).collect())
+                }
                 CopyWay::Listed => self.copy_listed(round, &paths, changes, progress),
                 way => self.copy_alone(round, paths[0], way, changes, progress),
             };

@@ -284,7 +284,7 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
             let before = number
                 .checked_sub(2)
                 .map_or(0, |before| windows[before].end);
-            let is_stopped = own.progress.stop.load(Ordering::Relaxed);
+            let is_stopped = own.progress.begins_no_more();
             if turns.await_room(before) && !is_stopped {
                 copy_window(
                     files,

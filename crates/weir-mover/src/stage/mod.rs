@@ -341,7 +341,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         let summary = self.summary.into_inner();
         let mut summary = summary.unwrap_or_else(PoisonError::into_inner);
         summary.nodes.sort_by_key(|node| node.server);
-        summary.stopped = self.progress.stop.load(Ordering::Relaxed);
+        summary.stopped = self.progress.begins_no_more();
         summary.seconds = begun.elapsed().as_secs_f64();
         summary
     }
@@ -422,7 +422,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
     /// Begins to copy a file; `None`: it is there already.
     fn begin_file(&self, file: &FoundFile) -> Result<Option<FileCopy<'t, S, T>>, MoveError> {
         let (source, target) = (&file.source, &file.target);
-        if self.is_stopped() {
+        if self.progress.begins_no_more() {
             return Err(MoveError::Stopped);
         }
         let looking = |path| MoveError::io("looking for", path);

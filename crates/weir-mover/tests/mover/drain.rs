@@ -964,3 +964,26 @@ fn a_large_file_is_copied_by_all_and_by_those_that_are_left() {
         assert_eq!(count_parts(&scene.target), 0);
     }
 }
+
+/// A round that makes way for another one begins no more files, and finishes the one that it copies; the next one goes on.
+#[test]
+fn a_round_that_yields_finishes_what_it_has_begun() {
+    let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
+    scene.close_files(100);
+    let progress = Arc::new(StageProgress::default());
+    let reading = Arc::clone(&progress);
+    let from = FaultyTree::used(Box::new(|| ()), |_| false);
+    scene.from = from.read_after(Box::new(move || {
+        reading.yields.store(true, Ordering::Relaxed);
+    }));
+    let mut drain = scene.drain();
+    let yielded = drain.round(now(), 1, &progress);
+    assert_eq!((yielded.files, yielded.is_cut), (1, true));
+    assert_eq!(yielded.pending.len(), 99);
+    assert!(yielded
+        .pending
+        .iter()
+        .all(|file| file.state == PendingState::Waiting));
+    assert_eq!(round(&mut drain, now()).files, 99);
+    assert_eq!(contents(&scene.source), contents(&scene.target));
+}
