@@ -43,7 +43,7 @@ pub enum LogRecord {
         path: Vec<u8>,
         /// The writer's rank among all processes that have the file open.
         rank: u32,
-        /// So many processes have it open.
+        /// The number of processes that have it open.
         processes: u32,
     },
     /// The variables, from here on.

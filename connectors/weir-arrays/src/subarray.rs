@@ -63,8 +63,8 @@ impl Range {
         if from >= to {
             return None;
         }
-        // The first index from `from` on that both have: of those of the one with the longer stride, at most as many need a
-        // look as the other stride is long.
+        // The first index from `from` on that both have. At most as many indices of the one with the longer stride are
+        // candidates as the other stride is long.
         let (long, short) = match self.stride >= other.stride {
             true => (self, other),
             false => (other, self),

@@ -103,7 +103,7 @@ fn renamed(head: ClassHead) -> ClassHead {
     }
 }
 
-/// A copy of a class of whatever length, with our name. HDF5 keeps what it gets.
+/// A copy of a class of whatever length, with our name. HDF5 keeps the pointer, so the copy is never freed.
 fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
     let bytes = count_mapped(class as usize).min(CLASS_BYTES);
     let words = bytes / size_of::<usize>();

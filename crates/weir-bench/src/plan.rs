@@ -279,7 +279,7 @@ pub struct LimitCase {
     pub block: u64,
 }
 
-/// The most warm memory for each process: far beyond any cache, and no more says no more.
+/// The most warm memory for each process: far beyond any cache. More does not change the result.
 const LIMIT_BLOCK: u64 = 256 << 20;
 
 impl LimitCase {

@@ -70,7 +70,7 @@ pub fn invite(
         file: file.to_owned(),
         open: Arc::default(),
     };
-    // Whole before it is read: programs are started by who reads the errors of this one.
+    // The file must be complete first: the process that reads this one's standard error starts programs then.
     out.write_all(to_line(&invitation).as_bytes())?;
     let (charge, open) = (Arc::new(invitation.charge), Arc::downgrade(&invited.open));
     let came = Arc::new(came);

@@ -143,7 +143,7 @@ pub enum MessageUp {
     Bound(Vec<Member>),
     /// These servers take clients; of the dead, their remains were cleared.
     Ready(Vec<ReadyServer>),
-    /// It cannot be.
+    /// The start has failed.
     Failed(StartFailure),
     /// The remains of these servers are cleared, or the reason why they are not.
     Cleared(Vec<(HostedServer, Result<(), String>)>),
@@ -281,7 +281,7 @@ impl<R: BufRead> AgentLineReader<R> {
     }
 }
 
-/// Whose a line is, whether its message ends with it, and its part of that.
+/// Returns the sender of a line, true if it is the last of its message, and its text.
 fn part_of(line: &str) -> Option<(u64, bool, &str)> {
     // Shells print before the first line, sometimes without ending their own.
     let line = &line[line.find(MARK)? + MARK.len()..];

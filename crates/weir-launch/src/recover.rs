@@ -22,7 +22,7 @@ use crate::random::random;
 use crate::reach::StartMethod;
 use crate::root::{begin, clear as clear_by_agents, explain_failure, RootAgent};
 
-/// How often the end of servers of the try before is waited for, which are still there.
+/// The number of times that the end of servers of the previous attempt is waited for.
 const LIVES_MOST: u32 = 10;
 /// For how long.
 const LIVES_PAUSE: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ pub fn recover(
     }
 }
 
-/// Clears what the servers of `remains` left on all nodes. Gives those of which it could not be.
+/// Clears what the servers of `remains` left on all nodes. Returns the servers whose remains could not be cleared.
 pub fn clear(
     remains: &Remains,
     launch: &Launch,

@@ -180,7 +180,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         })
     }
 
-    /// Has a range in which the source has holes or what the part has read so from the part, which may have had other bytes.
+    /// Makes the data of the part in a range where the source has holes read as zeros: the part may have had other bytes there.
     pub fn clear_holes(&self, within: Range<u64>) -> Result<(), MoveError> {
         let (from, to) = self.trees;
         let mut at = within.start;

@@ -231,7 +231,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         })
     }
 
-    /// True if the target has the file under its first name: else that may be the name of an old version.
+    /// True if the target has this version of the file under its first name.
     fn has_first_name(&self, link: &FurtherName) -> bool {
         let mut files = self.files.iter();
         let first = files.position(|file| file.pair.target == link.first);

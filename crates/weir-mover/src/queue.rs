@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::mover::FileMover;
 
-/// The tasks that wait beside the capacity, for each node with workers: its last one nobody else takes.
+/// The tasks that may wait beyond the capacity for each node with workers. Other nodes leave each node its last task.
 const WAITING_OF_NODE: usize = 4;
 
 /// The tasks that wait. The walk adds tasks at the end and waits while there are many; a worker adds

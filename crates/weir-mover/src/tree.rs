@@ -224,8 +224,7 @@ pub trait EvictionTable {
     fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool>;
     /// Notes that the copy of a file has another path.
     fn put_copy(&self, file: &EvictedFile) -> io::Result<()>;
-    /// Has all that was written to a file be as it is from now on, whatever is written later; `None`: ranges of files
-    /// cannot be evicted.
+    /// Settles a file: what is written later becomes new extents. `None`: ranges of files cannot be evicted.
     fn settle_extents(&self, file: Ino) -> io::Result<Option<SettledExtents>>;
     /// The ranges in `within` whose bytes the instance has, or the server of a rank, sorted, and the offset up to which
     /// these are all.
@@ -281,7 +280,7 @@ pub trait FileTree: Sync + Debug {
     fn is_borrowed(&self, _path: &Path) -> io::Result<Option<bool>> {
         Ok(Some(false))
     }
-    /// Has a directory of an elevated tree stand for one that the target has now.
+    /// Marks a directory of an elevated tree as one that the target has now.
     fn borrow_from(&self, _target: &Path, _path: &Path) -> io::Result<()> {
         Ok(())
     }

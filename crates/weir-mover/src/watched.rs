@@ -136,7 +136,7 @@ impl<T> WatchedTree<T> {
         }
     }
 
-    /// Has a call count as one that hangs after this time.
+    /// Sets the time after which a call counts as one that hangs.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }

@@ -26,7 +26,7 @@ pub(super) struct CurrentDir {
     is_named: AtomicBool,
     /// True if the kernel's may have changed since it was last looked at.
     is_unknown: AtomicBool,
-    /// True if a path from the kernel's might lead into a tree then.
+    /// True if a path relative to the kernel's current directory may lead into a tree then.
     may_lead: AtomicBool,
     /// Counts changes of the kernel's.
     epoch: AtomicU64,

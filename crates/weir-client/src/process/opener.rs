@@ -94,7 +94,7 @@ impl InodeOpener {
                 file.map(|file| file.vnode.prepare_copy(self.server.session()?, generation));
             if let Some(Err(error)) = ready {
                 let now = self.inodes.attr(target.ino);
-                // Else the eviction was called off, and reads look again.
+                // Else the eviction was cancelled, and reads look again.
                 if now.map_or(true, |now| {
                     now.evicted && now.index_generation == generation
                 }) {

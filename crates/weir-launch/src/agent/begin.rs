@@ -65,7 +65,7 @@ impl Agent {
         } else {
             let members = std::mem::take(&mut self.members);
             self.say(&MessageUp::Bound(members));
-            // As long as the others need: who is above has a deadline, and then goes.
+            // Without a deadline: the agent above has one, and disconnects at it.
             self.wait(Instant::now() + FOREVER, |agent| agent.roster.is_some())?;
         }
         self.spread_roster().map_err(fail)?;
@@ -118,7 +118,7 @@ impl Agent {
     }
 
     pub(super) fn start_links(&mut self, below: &[HostedServer]) -> Result<()> {
-        // Whoever is nearest to what hangs is to be the first to say so.
+        // Agents below have shorter deadlines, so that the one nearest to a hang reports it.
         let below_charge = AgentAssignment {
             deadline_ms: self.charge.deadline_ms * 9 / 10,
             root: false,
@@ -178,7 +178,7 @@ impl Agent {
         local.restarts = self.locals[index].restarts + 1;
         local.run_dir = self.locals[index].run_dir.take();
         local.dirs = std::mem::take(&mut self.locals[index].dirs);
-        // Not for a moment free for another start to clear away.
+        // The lock is kept throughout, so that no other start clears the directories away.
         local.kept = std::mem::take(&mut self.locals[index].kept);
         self.locals[index] = local;
         Ok(())

@@ -88,8 +88,8 @@ impl Agent {
         }
     }
 
-    /// Ends what is here and below as if it had been killed: nobody is left who would have moved what it holds. So the
-    /// agents below hear no word but the end of the pipe, as the servers do.
+    /// Ends what is here and below as if it had been killed: nobody is left who would have moved what it holds. The
+    /// agents below see only the end of the pipe, as the servers do.
     fn leave_remains(&mut self) {
         errln!("the process above was lost: what the servers hold stays, for weir recover");
         self.farewell = Some(EndNotice { report: None });

@@ -95,7 +95,7 @@ impl Agent {
         }
     }
 
-    /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
+    /// Has a worker started beside each server. If one cannot be started, the process that waits for it finds that out by its deadline.
     fn work(&self, invitation: &WorkerInvitation) {
         let down = MessageDown::Work(invitation.clone());
         self.links.iter().for_each(|link| link.send(&down));

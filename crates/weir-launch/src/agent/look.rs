@@ -155,7 +155,7 @@ fn silent(server: &HostedServer, why: &str) -> ServerReport {
 }
 
 fn answer(mut stream: UnixStream, seen: &[ServerReport]) {
-    // Who has gone does not want to know any more.
+    // The asker may have disconnected.
     let _ = stream
         .set_write_timeout(Some(PATIENCE))
         .and_then(|()| writeln!(stream, "{}", to_line(&seen)));

@@ -79,7 +79,7 @@ fn act(
         charge.version
     );
     if charge.root {
-        // A terminal's keys and hangups are not for it. Fails for who leads a group: as good.
+        // A terminal's keys and hangups are not for it. It fails for a leader of a group, which is as good.
         let _ = nix::unistd::setsid();
     }
     let to = tell.clone();

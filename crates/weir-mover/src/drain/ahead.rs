@@ -246,7 +246,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(open)
     }
 
-    /// Fills a new base with what another one has of this many bytes, and notes it.
+    /// Copies this many bytes of another base into a new one, and notes the new one.
     fn begin_base(
         &self,
         table: &dyn EvictionTable,

@@ -139,8 +139,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         table.evict(&EvictedFile { ino, copy }, content_of(version))
     }
 
-    /// Has the copies of evicted files under names of these files, and notes those that are to stay where
-    /// they are.
+    /// Gives the copies of evicted files the names that these files have now, and notes those that are to stay where they are.
     pub(super) fn relink_copies(&mut self, round: &mut RoundState, progress: &StageProgress) {
         self.held.clear();
         self.evicted.clear();

@@ -25,7 +25,7 @@ pub(super) enum FollowOutcome {
     Linked,
     /// It is to be copied.
     NotLinked,
-    /// So are others: the target makes no such links.
+    /// The target makes no such links: all renamed files are to be copied.
     Refused,
 }
 
@@ -51,7 +51,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut followed = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
-        // Of those that are moved first, and of the others.
+        // One for the files that are moved first, one for the others.
         let mut is_behind = [false; 2];
         for (path, node) in chosen {
             let is_behind = &mut is_behind[usize::from(self.is_first(path))];

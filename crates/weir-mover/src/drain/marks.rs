@@ -284,7 +284,7 @@ impl MarkFile {
         self.rewrite(|_| Vec::new())
     }
 
-    /// Has the file say nothing but what counts, if that is little of it, and no other drain uses it.
+    /// Writes the file anew without marks that do not count any more, if these are most of it and no other drain uses it.
     fn rewrite_if_large(&mut self) -> io::Result<()> {
         match self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
             true => Ok(()),

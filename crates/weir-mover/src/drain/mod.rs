@@ -302,7 +302,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     bases: HashMap<u64, FileBase>,
     /// Bases that ranges of files go ahead into, by the inodes of the files.
     open_bases: HashMap<u64, Arc<T::File>>,
-    /// Of those of which ranges went ahead, the offset behind the last ones.
+    /// By the inode of a file, the end of the last range that went ahead.
     gone_ahead: HashMap<u64, u64>,
     /// The hidden names of these, by the path below both directories.
     hidden: BTreeSet<PathBuf>,
@@ -399,7 +399,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.replaces_all = replaces_all;
     }
 
-    /// Has nothing removed from the target: the tree lacks names, since servers are lost that had them.
+    /// Disables removals on the target: the tree lacks names, since servers are lost that had them.
     pub fn remove_nothing(&mut self) {
         self.keeps_all = true;
     }

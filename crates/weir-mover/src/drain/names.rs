@@ -418,8 +418,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && !self.held.contains(*path)
             })
             .collect();
-        // Links that lead to links come after those; those that lead to each other come together, once what else they
-        // lead to is there.
+        // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.
         let mut together = HashSet::new();
         while !links.is_empty() {
             let before = links.len();
@@ -587,8 +586,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove(gone, now)
     }
 
-    /// The paths that links of the target lead to which are not as in the source, except those that are
-    /// gone. Where the source's link leads to nothing, so does the target's.
+    /// The destinations of those links of the target that differ from the links of the source, except links that are gone. Where the source's link leads to nothing, so does the target's.
     pub(super) fn destinations_of_old_links(
         &self,
         gone: &[PathBuf],

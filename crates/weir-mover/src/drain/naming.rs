@@ -1,7 +1,7 @@
 //! Relocated directories get their names.
 //!
-//! One gets its name when the changes of names of a walk that saw it so are made (`names`), and the files that it
-//! had then are there; not those that a program had open for writing. A directory whose name it takes is given a hidden
+//! A directory gets its name when the changes of names are made (`names`) of a walk that saw it with that name, and the
+//! files that it had then are there, except those that a program had open for writing. A directory whose name it takes is given a hidden
 //! one before, and is removed after: whoever looks sees the one or the other whole.
 //!
 //! If a conflict holds changes of names back for long, a directory that is whole gets a free name all the same.
@@ -24,7 +24,7 @@ use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove
 use crate::replaceable::NodeMark;
 use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
 
-/// The rounds after which a directory in which files come and go is whole without those that are gone.
+/// The rounds after which a directory does not wait any more for files that programs have removed meanwhile.
 const PATIENT_ROUNDS: u32 = 4;
 
 /// Errors of file systems that cannot exchange two names.
@@ -145,7 +145,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
     }
 
-    /// The directories that can get their names, except those whose old ones links of the target lead to.
+    /// The directories that can get their names, except those to whose old names links of the target still lead.
     fn ready_directories(
         &self,
         then: &TreeSnapshot,
@@ -185,7 +185,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         ready
     }
 
-    /// True if a link of the target that is to be changed leads to what a name was for, or to what has the name.
+    /// True if a link of the target that is to be changed leads to the old or to the new holder of a name.
     fn changes_old_links(
         &self,
         path: &Path,

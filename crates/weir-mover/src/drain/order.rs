@@ -1,7 +1,7 @@
 //! The order in which files get their names on the target: that of their last changes.
 //!
-//! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends, what it leaves is to be
-//! such that `progress` says nothing of what is not there. So the files of a round are copied in any order, and get
+//! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends,
+//! `progress` on the target must speak only of checkpoints that are there. So the files of a round are copied in any order, and get
 //! their names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one
 //! fails, those behind it wait for the next round.
 //!
@@ -73,7 +73,7 @@ pub(super) struct FileOrder {
     overtaken: HashSet<InodeId>,
     /// Those of the round before.
     taken_anyhow: HashSet<InodeId>,
-    /// Of this round: what changed until then gets its name, whatever has failed before it.
+    /// In this round, files that changed until then get their names, whatever has failed before them.
     pub released: Option<Time>,
     /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
     waiting: HashMap<PathBuf, u32>,

@@ -1,5 +1,5 @@
-//! The logic on the service thread, with the fabric to the other servers, if there are any. Work
-//! that waits for them waits in tasks of one pool, which runs when something came.
+//! The logic on the service thread, with the fabric to the other servers, if there are any. Requests
+//! that wait for them are tasks of one pool, which is polled when something has arrived.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -140,7 +140,7 @@ impl Tree {
     }
 
     /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
-    /// are removed from it from now on get whiteouts. Processes that know it as opaque learn it no more.
+    /// are removed from it from now on get whiteouts. Processes that have noted it as opaque are not told.
     pub fn cover(self, dir: Ino, target: &[u8]) -> Result<(), Errno> {
         let covered = self.parts.server.session()?.call(Symlink {
             parent: COVERS,

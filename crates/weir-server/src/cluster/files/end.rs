@@ -95,9 +95,8 @@ impl<S: FilesNeeds> FileEnds<S> {
             .collect()
     }
 
-    /// Makes programs of this node open the stand-in no more: once their description shows the
-    /// file, they check that the stand-in is still fresh, if they have sent no request, and has a
-    /// name.
+    /// Stops programs of this node from opening the stand-in: once their description shows the file, they check that the
+    /// stand-in is still fresh, if they have sent no request, and that it has a name.
     fn hide(&self, ino: Ino, local: Ino) {
         self.server.node(|node| {
             node.known().drop_stand_in(ino);

@@ -1,6 +1,6 @@
-//! The history of the names of this server, for the process that walks a tree beside programs: a walk may miss a file
-//! that gets another directory meanwhile, what a directory holds that was renamed is to be seen at once, and a name that was
-//! removed before a file was written is to be removed elsewhere before that file is there.
+//! The history of the names of this server, for the process that walks a tree beside programs. By it a drain detects that a
+//! walk may have missed a file that got another directory meanwhile, finds the directories that were renamed, and removes a
+//! name from the target before a file is there that was written after the removal.
 //!
 //! A rename is counted before any of its names changes, a removal when it is made. The history is of the server's process: one that
 //! was started anew begins at 0, which whoever compares positions takes for a change.

@@ -1,8 +1,8 @@
 //! Directories whose home is lost, of an instance whose servers all came back without it.
 //!
 //! The other servers know the entries of such a directory that they have, and its mode and owner if they have
-//! any. Nobody knows which others there are, so a name that is at no server is not said to be free, unless one has
-//! all names of the directory.
+//! any. Nobody knows which others there are, so a name that no server has is reported as free only if one server
+//! has all names of the directory.
 //!
 //! The root of all, and the directories of elevated trees, have fixed numbers at rank 0, and all paths begin
 //! there. So something is said of them though no other server has entries of them.
