@@ -282,6 +282,7 @@ const CHECKS: &[Check] = &[
     // Elevated directories
     shell("elevate::random_operations_links_and_killed_checkpoint_loops", "shell/elevate.sh", STAGE),
     shell("elevate::files_larger_than_the_instance", "shell/larger.sh", STAGE),
+    shell("elevate::as_in_a_plain_directory", "shell/elevate_plain.sh", &[needs::PYTHON]),
     shell("elevate::rules", "shell/elevate_rules.sh", &[needs::PYTHON]),
     shell("elevate::analysis_in_transit", "shell/analyze.sh", &[needs::PYTHON, needs::H5PY]),
     shell("elevate::bash", "shell/bash_files.sh", SHELL).elevated(),

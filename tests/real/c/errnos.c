@@ -51,6 +51,35 @@ static void absent(void)
 	CHECK_FAILS(stat(in_dir("dangling"), &st), ENOENT, "stat of a dangling link");
 }
 
+/* In a directory: "" is no name of it, but for AT_EMPTY_PATH. */
+static void empty(const char *where)
+{
+	char back[PATH_MAX];
+	struct stat here;
+	MUST(getcwd(back, sizeof back) && chdir(where) == 0 && stat(".", &here) == 0);
+	CHECK_FAILS(stat("", &st), ENOENT, "stat of nothing in %s", where);
+	CHECK_FAILS(lstat("", &st), ENOENT, "lstat of nothing in %s", where);
+	CHECK_FAILS(open("", O_RDONLY), ENOENT, "open of nothing in %s", where);
+	CHECK_FAILS(open("", O_RDONLY | O_DIRECTORY), ENOENT, "open of nothing as a directory in %s", where);
+	CHECK_FAILS(open("", O_WRONLY | O_CREAT, 0600), ENOENT, "open O_CREAT of nothing in %s", where);
+	CHECK_FAILS(access("", F_OK), ENOENT, "access of nothing in %s", where);
+	CHECK_FAILS(chdir(""), ENOENT, "chdir to nothing in %s", where);
+	CHECK_FAILS(mkdir("", 0700), ENOENT, "mkdir of nothing in %s", where);
+	CHECK_FAILS(rmdir(""), ENOENT, "rmdir of nothing in %s", where);
+	CHECK_FAILS(unlink(""), ENOENT, "unlink of nothing in %s", where);
+	CHECK_FAILS(rename("", "new"), ENOENT, "rename of nothing in %s", where);
+	CHECK_FAILS(rename(".", ""), ENOENT, "rename to nothing in %s", where);
+	CHECK_FAILS(link("", "new"), ENOENT, "link of nothing in %s", where);
+	CHECK_FAILS(chmod("", 0700), ENOENT, "chmod of nothing in %s", where);
+	CHECK_FAILS(chown("", -1, -1), ENOENT, "chown of nothing in %s", where);
+	CHECK_FAILS(truncate("", 0), ENOENT, "truncate of nothing in %s", where);
+	CHECK_FAILS(readlink("", buf, sizeof buf), ENOENT, "readlink of nothing in %s", where);
+	CHECK_FAILS(utimensat(AT_FDCWD, "", NULL, 0), ENOENT, "utimensat of nothing in %s", where);
+	CHECK(opendir("") == NULL && errno == ENOENT, "opendir of nothing in %s", where);
+	CHECK(fstatat(AT_FDCWD, "", &st, AT_EMPTY_PATH) == 0 && st.st_ino == here.st_ino, "fstatat of the current directory %s", where);
+	CHECK(chdir(back) == 0, "chdir %s", back);
+}
+
 static void present(void)
 {
 	CHECK_FAILS(open(in_dir("file"), O_WRONLY | O_CREAT | O_EXCL, 0600), EEXIST, "open O_EXCL");
@@ -355,6 +384,9 @@ int main(int argc, char **argv)
 	MUST(mkdir(in_dir("dir"), 0755) == 0 && mkdir(in_dir("full"), 0755) == 0 && mkdir(in_dir("full/d"), 0755) == 0);
 	MUST(symlink("nowhere", in_dir("dangling")) == 0);
 	absent();
+	empty(in_dir("."));
+	empty(in_dir("dir"));
+	empty("/");
 	present();
 	kinds();
 	paths();

@@ -206,6 +206,9 @@ impl PathLookup {
     ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
         let full = [dir, b"/", path].concat();
         let (tree, rest) = instance.roots.strip(&full)?;
+        if path.is_empty() {
+            return Some(Err(Errno::NOENT));
+        }
         let root = tree.root(done!(self.inodes.view()).root());
         Some(Ok((root, Cow::Owned(rest.to_vec()))))
     }
@@ -353,7 +356,11 @@ impl PathLookup {
 
     fn existing_fd(&self, dirfd: Fd) -> Outcome<ResolvedFile> {
         let ino = match dirfd {
-            AT_FDCWD => done!(self.cwd.inode()?),
+            AT_FDCWD => match self.cwd.inode() {
+                Some(cwd) => done!(cwd),
+                // The kernel's may be the directory of the PFS that one of a tree covers.
+                None => return self.resolve_existing(dirfd, b".", true, false),
+            },
             fd => self.first_call.handle(fd)?.ino(),
         };
         Some(of_open(self.resolved_inode(ino)))

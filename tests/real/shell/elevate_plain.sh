@@ -1,0 +1,73 @@
+#!/bin/bash
+# An elevated directory is as a plain one to programs that look closely: errnos of empty paths, permissions of the parallel
+# file system (PFS), what a truncation keeps, modes, groups and times. Each program runs in a plain directory and in an
+# elevated one; it must say the same there, and leave the same. Only on weir. As root also what another user finds.
+. "$(dirname "$0")/check.sh"
+begin_drains
+umask 022
+chmod 755 "$outside"
+
+# left DIRECTORY: what is in it, and the directory itself; of names that begin with `timed` also the time.
+left() {
+	(cd "$1" && find . -printf '%p %y %m %U:%G' \( -type d -o -printf ' %n %s' \) \( ! -name 'timed*' -o -printf ' %Ts' \) -printf '\n' | sort)
+	(cd "$1" && find . | sort | xargs -d '\n' getfattr -h -d 2> /dev/null)
+	(cd "$1" && find . -type f | sort | xargs -d '\n' md5sum)
+}
+
+# agree TEXT: runs program.sh in a directory that make.sh has filled, plain and elevated. as: the command by which another
+# user runs it, who owns the directory.
+agree() {
+	local way
+	for way in plain pfs; do
+		rm -rf $way $way.said
+		mkdir $way $way.said
+		[ -z "${as:-}" ] || chown 65534:65534 $way $way.said
+		(cd $way && . ../make.sh)
+	done
+	(cd plain && ${as:-} bash ../program.sh > ../plain.said/log 2>&1)
+	${as:-} "$weir" run --set run.report=none --set memory.warm=0 --memory 64M --elevate "$outside/pfs" -- \
+		bash -c 'cd "$1" && bash ../program.sh > ../pfs.said/log 2>&1; true' - "$outside/pfs" 2> pfs.said/run
+	same "$1: everything is moved" 0 $?
+	same "$1: what the program says" "$(cat plain.said/log)" "$(cat pfs.said/log)"
+	same "$1: what it leaves" "$(left plain)" "$(left pfs)"
+	grep -v ' moved' pfs.said/run
+}
+
+echo 'mkdir d' > make.sh
+cat > program.sh <<'PROGRAM'
+cat > ../empty.py <<'END'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+calls = dict(
+    stat=os.stat, lstat=os.lstat, open=lambda p: os.open(p, 0), creat=lambda p: os.open(p, os.O_CREAT | os.O_WRONLY),
+    tmpfile=lambda p: os.open(p, os.O_TMPFILE | os.O_RDWR), mkdir=os.mkdir, rmdir=os.rmdir, unlink=os.unlink,
+    chdir=os.chdir, listdir=os.listdir, chmod=lambda p: os.chmod(p, 0o755), readlink=os.readlink, utime=os.utime,
+    statvfs=os.statvfs, listxattr=os.listxattr, getxattr=lambda p: os.getxattr(p, "user.x"),
+    setxattr=lambda p: os.setxattr(p, "user.x", b"1"), truncate=lambda p: os.truncate(p, 0),
+    symlink=lambda p: os.symlink("x", p), mkfifo=os.mkfifo, chown=lambda p: os.chown(p, 0, 0),
+    rename_from=lambda p: os.rename(p, "x"), rename_to=lambda p: os.rename("f", p), link=lambda p: os.link(p, "x"),
+    link_to=lambda p: os.link("f", p), execv=lambda p: os.execv(p, ["x"]),
+)
+def said(call, *arguments):
+    try:
+        return call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+open("f", "w").close()
+for name, call in calls.items():
+    print(name, said(call, ""))
+for name in "access", "euidaccess", "eaccess":
+    print(name, getattr(libc, name)(b"", 0), errno.errorcode[ctypes.get_errno()])
+for flags in 0, 0x1000:                  # AT_EMPTY_PATH: the current directory
+    buffer = (ctypes.c_uint64 * 64)()
+    done = libc.fstatat(-100, b"", buffer, flags)
+    print("fstatat", flags, done, done == 0 and buffer[1] == os.stat(".").st_ino)
+    print("fchmodat", flags, libc.fchownat(-100, b"", -1, -1, flags), libc.faccessat(-100, b"", 0, flags))
+END
+python3 ../empty.py
+cd d && python3 ../../empty.py
+bash -c 'cd ..; python3 ../empty.py; test -e "" && echo there'
+PROGRAM
+agree "empty paths"
+
+check_end
