@@ -90,6 +90,7 @@ check "truncate -r, fallocate" bash -c 'truncate -r in/hard t && test "$(stat -c
 same "stat -c" "regular file 3000000 640 1" "$(stat -c '%F %s %a %h' in/a/random)"
 same "stat's time" "2001-02-03 04:05:06.123456789" "$(TZ= stat -c %y in/a/random | cut -c1-29 | sed "s/.*/$(date -d '2001-02-03 04:05:06.123456789' '+%F %T.%N')/")"
 check "stat -f" stat -f .
+check "touch sets times before 1970" env TZ=UTC bash -c 'touch -d 1960-01-01 old && echo x > older && touch -d "1969-12-31 23:59:58.5" older && test "$(stat -c "%Y %y" old older)" = "$(printf -- "-315619200 1960-01-01 00:00:00.000000000 +0000\n-2 1969-12-31 23:59:58.500000000 +0000")"'
 check "touch makes, -d sets, -r copies, -c does not make" bash -c 'touch x && touch -d "1999-09-09 09:09:09.5" x && touch -r x y && test "$(stat -c %Y y)" = "$(stat -c %Y x)" && touch -c z && test ! -e z && touch -a -d "2000-01-01" x && test "$(stat -c %Y x)" = "$(stat -c %Y y)"'
 check "chmod symbolic, chmod -R" bash -c 'chmod u=rw,go= x && test "$(stat -c %a x)" = 600 && chmod -R g+w came && test "$(stat -c %a came/a/random)" = 660'
 check "chown to oneself" chown -R "$(id -u):$(id -g)" came

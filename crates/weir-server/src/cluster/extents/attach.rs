@@ -128,8 +128,9 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
             client.cells.remove(&cell);
         }
         self.tables.cells.remove(cell);
-        let mtime_ns = self.writers().mtime_of_cell(cell);
-        self.names.fold_mtime(ino, mtime_ns);
+        if let Some(mtime_ns) = self.writers().mtime_of_cell(cell) {
+            self.names.fold_mtime(ino, mtime_ns);
+        }
         self.free_block_if_unused(writer.block);
     }
 

@@ -155,7 +155,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         self.announce_changes();
     }
 
-    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns`.
+    /// Raises a file's size to at least `size`, and its times to at least `mtime_ns` (0: leaves them).
     pub(in crate::cluster) fn raise_to(
         &mut self,
         ino: Ino,
@@ -165,7 +165,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         let attr = self.names.regular(ino)?;
         self.raise_size(&attr, size);
         let set = SetAttr {
-            mtime_ns: (mtime_ns > attr.mtime_ns).then_some(mtime_ns),
+            mtime_ns: (mtime_ns != 0 && mtime_ns > attr.mtime_ns).then_some(mtime_ns),
             ctime_ns: (mtime_ns > attr.ctime_ns).then_some(mtime_ns),
             ..Default::default()
         };

@@ -114,15 +114,16 @@ impl<'a, 'm> NodeWriters<'a, 'm> {
     pub(in crate::cluster) fn mtime_of(self, attr: &Attr) -> i64 {
         let cells = self.cells_of(attr.ino).iter();
         cells
-            .map(|cell| self.mtime_of_cell(*cell))
+            .filter_map(|cell| self.mtime_of_cell(*cell))
             .fold(attr.mtime_ns, i64::max)
     }
 
-    /// The time of the last write through a cell: not later than now, even if the cell says so.
-    pub(super) fn mtime_of_cell(self, cell: u32) -> i64 {
+    /// The time of the last write through a cell: not later than now, even if the cell says so. `None`: there was none,
+    /// so that a time before 1970 stays.
+    pub(super) fn mtime_of_cell(self, cell: u32) -> Option<i64> {
         let now_ns = self.names.now_ns();
         let mtime_ns = self.open.cells[cell as usize].mtime(u64::try_from(now_ns).unwrap_or(0));
-        i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(now_ns)
+        (mtime_ns != 0).then(|| i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(now_ns))
     }
 
     /// Makes a time that was set count for more than earlier writes of the file's writers.

@@ -220,8 +220,10 @@ impl<S: NamesNeeds> InstanceNames<S> {
             match part {
                 Ok(part) => {
                     attr.nlink = attr.nlink.saturating_add(part.dirs);
-                    attr.mtime_ns = attr.mtime_ns.max(part.changed_ns);
-                    attr.ctime_ns = attr.ctime_ns.max(part.changed_ns);
+                    if part.changed_ns != 0 {
+                        attr.mtime_ns = attr.mtime_ns.max(part.changed_ns);
+                        attr.ctime_ns = attr.ctime_ns.max(part.changed_ns);
+                    }
                 }
                 // The server retired meanwhile, or is lost. Its part of times and links is then
                 // unknown, but the directory is there, and entries made in it at other servers need
