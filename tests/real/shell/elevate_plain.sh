@@ -70,4 +70,25 @@ bash -c 'cd ..; python3 ../empty.py; test -e "" && echo there'
 PROGRAM
 agree "empty paths"
 
+if [ "$(id -u)" = 0 ]; then
+	# Another user.
+	as="setpriv --reuid 65534 --regid 65534 --groups 100"
+	rm -rf "$memory" "$runs"
+	own_instances
+	chown 65534:65534 "$memory" "$runs"
+	export TMPDIR=$runs
+	: > make.sh
+	cat > program.sh <<-'PROGRAM'
+		echo a > zero
+		chmod 000 zero
+		(umask 0777; echo b > masked; mkdir masked.d)
+		echo c > log
+		chmod 200 log
+		mkdir -p drop/in
+		echo d > drop/in/f
+		chmod 333 drop/in drop
+		stat -c '%n %A %h %u:%g' */* *
+	PROGRAM
+	agree "modes that bar their owner"
+fi
 check_end

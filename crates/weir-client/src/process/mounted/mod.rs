@@ -52,7 +52,6 @@ use super::io::IoCalls;
 use super::opener::InodeOpener;
 use super::paths::PathLookup;
 use super::server_link::ServerLink;
-use super::user::ProcessUser;
 use super::{Process, ProcessState};
 use crate::operation;
 use crate::path::walk::{retry_if_gone, Names};
@@ -101,7 +100,7 @@ impl Requester<'_> {
 }
 
 /// The parts and components of a process that the calls on a tree may touch. Of descriptors they use the handles
-/// alone, of the user only the walk from the root.
+/// alone.
 #[derive(Debug)]
 pub(super) struct TreeComponents {
     paths: PathLookup,
@@ -110,7 +109,6 @@ pub(super) struct TreeComponents {
     descriptors: Descriptors,
     io: IoCalls,
     inodes: InodeOperations,
-    user: &'static ProcessUser,
     server: &'static ServerLink,
 }
 
@@ -123,7 +121,6 @@ impl TreeComponents {
             descriptors: Descriptors::over(state),
             io: IoCalls::over(state),
             inodes: InodeOperations::over(state),
-            user: &state.user,
             server: &state.server,
         }
     }
@@ -217,7 +214,7 @@ impl Tree {
         }
     }
 
-    /// The end of a path below the root, walked by the user of this process. `follow`: a symbolic
+    /// The end of a path below the root, whatever the modes of directories on the way. `follow`: a symbolic
     /// link at the end, too.
     pub fn walk(self, path: &[u8], follow: bool) -> Result<ResolvedPath, Errno> {
         let _call = operation::begin();
@@ -225,7 +222,7 @@ impl Tree {
         let walk = Walk {
             names: &view,
             roots: self.roots().ok_or(Errno::SHUTDOWN)?,
-            credentials: self.parts.user.credentials(),
+            credentials: &Credentials::default(),
             to_the_end: true,
         };
         walk.walk(self.root()?, path, follow)
