@@ -274,6 +274,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         if self.end_of_data() < self.before.size {
             self.set_size()?;
         }
+        let grouped = to.set_group(&self.part.file, kept.gid);
+        grouped.map_err(self.part.writing())?;
         if kept.mode != self.mode {
             let set = to.set_mode(&self.part.file, kept.mode);
             set.map_err(self.part.writing())?;

@@ -13,13 +13,14 @@ use nix::fcntl::{OFlag, PosixFadviseAdvice, AT_FDCWD};
 use nix::sys::stat::UtimensatFlags;
 use nix::sys::time::TimeSpec;
 use nix::unistd::Whence;
-use rustix::fs::{Mode, OFlags, RenameFlags, XattrFlags, CWD};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, XattrFlags, CWD};
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
 use crate::stripe::StripeSize;
 use crate::tree::{
-    failed_with, find_data, io_error, read_xattrs, unless, FileTree, KeptAttributes, NodeKind,
+    failed_with, find_data, io_error, read_xattrs, unless, unless_group_refused, FileTree,
+    KeptAttributes, NodeKind,
 };
 
 /// The extended attributes that a user may set.
@@ -162,6 +163,13 @@ impl FileTree for DirectoryTree {
         file.set_permissions(Permissions::from_mode(mode))
     }
 
+    fn set_group(&self, file: &File, gid: u32) -> io::Result<()> {
+        match KeptAttributes::is_group_kept(gid, || Ok(file.metadata()?.gid()))? {
+            true => unless_group_refused(rustix::fs::fchown(file, None, Some(Gid::from_raw(gid)))),
+            false => Ok(()),
+        }
+    }
+
     fn set_times(&self, file: &File, kept: &KeptAttributes) -> io::Result<()> {
         let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));
         Ok(nix::sys::stat::futimens(file, &atime, &mtime)?)
@@ -169,6 +177,12 @@ impl FileTree for DirectoryTree {
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
         if kind != NodeKind::Symlink {
+            let there = || Ok(std::fs::symlink_metadata(path)?.gid());
+            if KeptAttributes::is_group_kept(kept.gid, there)? {
+                let gid = Some(Gid::from_raw(kept.gid));
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                unless_group_refused(rustix::fs::chownat(CWD, path, None, gid, flags))?;
+            }
             std::fs::set_permissions(path, Permissions::from_mode(kept.mode))?;
         }
         let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));

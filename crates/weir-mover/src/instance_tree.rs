@@ -16,8 +16,8 @@ use weir_client::process::mounted::{
 use weir_client::types::{Stat, Time};
 
 use crate::tree::{
-    find_data, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes, LostName, NodeKind,
-    TreeHistory,
+    find_data, io_error, read_xattrs, unless_group_refused, EvictionTable, FileTree,
+    KeptAttributes, LostName, NodeKind, TreeHistory,
 };
 
 /// The bytes of a listing that are asked for at a time.
@@ -115,6 +115,14 @@ impl InstanceTree {
     fn change(self, ino: Ino, open: Option<OpenFile>, changes: &Changes) -> io::Result<()> {
         self.tree.set_attr(&user(), ino, open, changes).io()?;
         Ok(())
+    }
+
+    fn give_group(self, ino: Ino, gid: u32) -> Result<(), Errno> {
+        let group = Changes {
+            gid: Some(gid),
+            ..Changes::default()
+        };
+        self.tree.set_attr(&user(), ino, None, &group).map(drop)
     }
 
     /// The directory and the name of a path.
@@ -448,12 +456,25 @@ impl FileTree for InstanceTree {
         self.change(file.open.ino(), Some(file.open), &mode)
     }
 
+    fn set_group(&self, file: &InstanceFile, gid: u32) -> io::Result<()> {
+        let ino = file.open.ino();
+        match KeptAttributes::is_group_kept(gid, || Ok(self.tree.stat(ino).io()?.gid))? {
+            true => unless_group_refused(self.give_group(ino, gid)),
+            false => Ok(()),
+        }
+    }
+
     fn set_times(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
         self.change(file.open.ino(), Some(file.open), &changes_of_times(kept))
     }
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
-        self.change(self.find(path)?, None, &changes(kind, kept))
+        let ino = self.find(path)?;
+        let there = || Ok(self.tree.stat(ino).io()?.gid);
+        if kind != NodeKind::Symlink && KeptAttributes::is_group_kept(kept.gid, there)? {
+            unless_group_refused(self.give_group(ino, kept.gid))?;
+        }
+        self.change(ino, None, &changes(kind, kept))
     }
 
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {

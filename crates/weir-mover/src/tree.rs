@@ -54,6 +54,9 @@ pub fn kind_of(stat: &Stat) -> NodeKind {
 pub struct KeptAttributes {
     /// Permission bits, set-id bits and the sticky bit.
     pub mode: u32,
+    /// The group. It is kept only if it is not the primary one of the user who moves the node: that one the target's
+    /// directory may replace, as for any new file.
+    pub gid: u32,
     /// Last access.
     pub atime: Time,
     /// Last change of the contents.
@@ -64,9 +67,28 @@ impl From<&Stat> for KeptAttributes {
     fn from(stat: &Stat) -> Self {
         Self {
             mode: stat.mode & 0o7777,
+            gid: stat.gid,
             atime: stat.atime,
             mtime: stat.mtime,
         }
+    }
+}
+
+impl KeptAttributes {
+    /// True if a node with this group is to get another one.
+    pub(crate) fn is_group_kept(
+        gid: u32,
+        there: impl FnOnce() -> io::Result<u32>,
+    ) -> io::Result<bool> {
+        Ok(gid != rustix::process::getegid().as_raw() && there()? != gid)
+    }
+}
+
+/// The outcome of giving a node a group: a user who is not in it, or a file system without groups, leaves that as it is.
+pub(crate) fn unless_group_refused(set: Result<(), Errno>) -> io::Result<()> {
+    match set {
+        Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
+        set => set.map_err(io_error),
     }
 }
 
@@ -358,6 +380,11 @@ pub trait FileTree: Sync + Debug {
 
     /// Sets the permission bits of an open file (fchmod), whatever has its name meanwhile.
     fn set_mode(&self, file: &Self::File, mode: u32) -> io::Result<()>;
+    /// Gives an open file its group (fchown), as far as it is kept ([`KeptAttributes::gid`]) and this user may. Set-id
+    /// bits may go.
+    fn set_group(&self, _file: &Self::File, _gid: u32) -> io::Result<()> {
+        Ok(())
+    }
     /// Sets the times of an open file (futimens).
     fn set_times(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()>;
     /// Sets the attributes of a directory or a file, or the times of a symbolic link.

@@ -272,6 +272,10 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.set_mode(&file.file, mode);
         self.watch.watch("setting attributes of", &file.path, call)
     }
+    fn set_group(&self, file: &Self::File, gid: u32) -> io::Result<()> {
+        let call = || self.tree.set_group(&file.file, gid);
+        self.watch.watch("setting attributes of", &file.path, call)
+    }
     fn set_times(&self, file: &Self::File, kept: &KeptAttributes) -> io::Result<()> {
         let call = || self.tree.set_times(&file.file, kept);
         self.watch.watch("setting attributes of", &file.path, call)

@@ -77,7 +77,7 @@ if [ "$(id -u)" = 0 ]; then
 	own_instances
 	chown 65534:65534 "$memory" "$runs"
 	export TMPDIR=$runs
-	: > make.sh
+	echo 'mkdir setgid; chgrp 100 setgid; chmod 2777 setgid' > make.sh
 	cat > program.sh <<-'PROGRAM'
 		echo a > zero
 		chmod 000 zero
@@ -87,8 +87,16 @@ if [ "$(id -u)" = 0 ]; then
 		mkdir -p drop/in
 		echo d > drop/in/f
 		chmod 333 drop/in drop
+		echo e > setgid/f
+		echo f > group
+		chgrp 100 group
+		mkdir -p g/h
+		chgrp 100 g
+		chmod g+s g
+		echo g > g/f
+		mv group g/
 		stat -c '%n %A %h %u:%g' */* *
 	PROGRAM
-	agree "modes that bar their owner"
+	agree "modes that bar their owner, and groups"
 fi
 check_end
