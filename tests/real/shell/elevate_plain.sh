@@ -70,7 +70,45 @@ bash -c 'cd ..; python3 ../empty.py; test -e "" && echo there'
 PROGRAM
 agree "empty paths"
 
+echo 'mkdir -p d/e; echo x > d/e/f; echo x > g' > make.sh
+cat > program.sh <<'PROGRAM'
+python3 - <<'END'
+import errno, os
+def rename(one, other):
+    try:
+        os.rename(one, other)
+        print(one, other)
+    except OSError as error:
+        print(one, other, errno.errorcode[error.errno])
+os.makedirs("new/sub")
+rename("d", "d/e/f")
+rename("d", "d/e/none")
+rename("d", "d/none")
+rename("d", "g")
+rename("new", "new/sub/none")
+rename("new", "g")
+END
+PROGRAM
+agree "a directory to a name below itself"
+
 if [ "$(id -u)" = 0 ]; then
+	mkdir read-only
+	mount="mount --bind read-only read-only && mount -o remount,bind,ro read-only"
+	if unshare -m bash -c "$mount" 2> /dev/null; then
+		cat > read-only.sh <<-PROGRAM
+			$mount
+			"$weir" run --set run.report=none --elevate "$outside" -- bash -c 'cd read-only; python3 -c "
+			import errno, os
+			for make in lambda p: open(p, \"w\"), os.mkdir, lambda p: os.symlink(\"x\", p), lambda p: os.rename(\"../plain\", p):
+			    try:
+			        make(\"new\")
+			    except OSError as error:
+			        print(errno.errorcode[error.errno], end=\" \")"'
+		PROGRAM
+		same "names in a read-only file system" "EROFS EROFS EROFS EROFS " "$(unshare -m bash read-only.sh 2> said)"
+		same "its run" '' "$(grep -v ' moved\|cleared what' said)"
+	fi
+
 	# Another user.
 	as="setpriv --reuid 65534 --regid 65534 --groups 100"
 	rm -rf "$memory" "$runs"

@@ -280,8 +280,15 @@ impl NameCalls {
                 if matches!(to, NameInParent::Name { found: Some(_), .. }) && flags == NOREPLACE {
                     return Some(Err(Errno::EXIST));
                 }
-                if let Some(dir) = to.parent() {
-                    done!(self.inodes.check_parent(dir));
+                match &to {
+                    NameInParent::Below { parent, path, .. } => {
+                        done!(self.inodes.check_removal_below(*parent, path));
+                    }
+                    to => {
+                        if let Some(dir) = to.parent() {
+                            done!(self.inodes.check_parent(dir));
+                        }
+                    }
                 }
                 let file = LowerEntry {
                     parent,
@@ -300,17 +307,27 @@ impl NameCalls {
                     parent, name, path, ..
                 },
             ) if flags == EXCHANGE => {
+                done!(self.inodes.check_removal_below(parent, &path));
                 done!(self.take_up.take_up_file(parent, &name, &path));
                 self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone)
             }
             (
                 NameInParent::Name {
-                    found: Some((_, FileType::Dir)),
+                    found: Some((dir, FileType::Dir)),
                     ..
                 },
-                NameInParent::Below { .. },
-            ) => Some(Err(Errno::NOTDIR)),
-            (from, NameInParent::Below { parent, name, .. }) => {
+                NameInParent::Below { parent, .. },
+            ) => {
+                done!(self.inodes.check_not_below(parent, dir));
+                Some(Err(Errno::NOTDIR))
+            }
+            (
+                from,
+                NameInParent::Below {
+                    parent, name, path, ..
+                },
+            ) => {
+                done!(self.inodes.check_removal_below(parent, &path));
                 // The file of the PFS is replaced when this one is moved there.
                 if !done!(self.inodes.note_replaced(parent, &name)) {
                     return self.rename_once(old_dirfd, old, new_dirfd, new, flags, gone);
@@ -369,6 +386,7 @@ impl NameCalls {
                         ino: source.0,
                         kind: source.1,
                     },
+                    new_parent,
                     found.map(|(target, _)| target),
                     flags == EXCHANGE,
                 ));

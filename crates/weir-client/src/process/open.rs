@@ -387,7 +387,8 @@ impl InodeOperations {
         let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         self.user
             .credentials()
-            .check(guard, access::WRITE | access::EXECUTE)
+            .check(guard, access::WRITE | access::EXECUTE)?;
+        self.check_not_read_only(parent)
     }
 
     fn create_op(self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {

@@ -29,7 +29,7 @@ mod rules;
 mod take_up;
 mod update;
 
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 use weir_core::elevated::{is_part, name_of_inode, COVERS};
 use weir_core::names::{Attr, FileType, SYMLINK_MAX};
@@ -51,6 +51,12 @@ pub(super) use list::{ListingBelow, LowerListings, BELOW};
 pub(super) use remove::RenamedEntry;
 pub(super) use rules::LowerEntry;
 pub(super) use take_up::replaced_by_truncation;
+
+/// Fails unless this process may make and remove names in a directory of the PFS.
+fn may_make_names(covered: &[u8]) -> Result<(), Errno> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::accessat(CWD, covered, wanted, AtFlags::EACCESS)
+}
 
 /// The taking of files of the PFS into an elevated tree. It may touch the look-up of paths, the opening of inodes,
 /// descriptors, the calls that copy bytes and attributes to a file that it has opened, the user, inodes and the
@@ -142,6 +148,30 @@ impl InodeOperations {
     /// True if a directory covers one of the PFS.
     pub(super) fn covers(self, dir: Ino) -> Result<bool, Errno> {
         Ok(self.cover_of(dir)?.is_some())
+    }
+
+    /// EROFS: a directory covers one of a file system that is mounted read-only in an elevated directory that is not: what is
+    /// made there could never be moved. An elevated directory that becomes read-only as a whole is one whose files wait.
+    pub(super) fn check_not_read_only(self, dir: Ino) -> Result<(), Errno> {
+        let Some(instance) = self.server.instance().filter(|_| self.elevates()) else {
+            return Ok(());
+        };
+        let Some(covered) = self.covered_by(dir)? else {
+            return Ok(());
+        };
+        // Of its permissions nothing is asked: the mode is that of the tree, which the PFS may not have yet.
+        if may_make_names(&covered) != Err(Errno::ROFS) {
+            return Ok(());
+        }
+        let trees = instance.roots.elevated.iter();
+        let target = trees.map(|tree| tree.target.bytes()).find(|target| {
+            let below = covered.strip_prefix(*target);
+            below.is_some_and(|below| matches!(below, [] | [b'/', ..]))
+        });
+        match target.map(may_make_names) {
+            Some(Err(Errno::ROFS)) => Ok(()),
+            _ => Err(Errno::ROFS),
+        }
     }
 
     /// The link that says which directory of the PFS a directory covers.

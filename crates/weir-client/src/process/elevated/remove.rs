@@ -179,10 +179,11 @@ impl InodeOperations {
     }
 
     /// Before a name is renamed: hides it, unless two names are exchanged. `target`: what has the new
-    /// name. EXDEV: a directory covers one of the PFS, which cannot be renamed.
+    /// name in `new_parent`. EXDEV: a directory covers one of the PFS, which cannot be renamed.
     pub(in super::super) fn prepare_rename(
         self,
         source: &RenamedEntry<'_>,
+        new_parent: Ino,
         target: Option<Ino>,
         exchanges: bool,
     ) -> Result<(), Errno> {
@@ -190,6 +191,7 @@ impl InodeOperations {
             return Ok(());
         }
         if self.covers(source.ino)? {
+            self.check_not_below(new_parent, source.ino)?;
             return Err(Errno::XDEV);
         }
         if let Some(target) = target {
@@ -204,6 +206,18 @@ impl InodeOperations {
             self.white_out(source.parent, source.name.bytes(), Some(source.kind))?;
         }
         Ok(())
+    }
+
+    /// EINVAL: a directory is `above`, or below that.
+    pub(in super::super) fn check_not_below(self, mut dir: Ino, above: Ino) -> Result<(), Errno> {
+        while dir != above {
+            let parent = self.attr(dir)?.parent;
+            if parent == dir || parent == Ino::NONE {
+                return Ok(());
+            }
+            dir = parent;
+        }
+        Err(Errno::INVAL)
     }
 
     /// EXDEV: a file is not of the tree of a directory.
