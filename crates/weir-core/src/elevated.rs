@@ -10,6 +10,8 @@
 //!    whiteouts/<directory>/<name>    a name of the PFS that the job has removed, or whose file it has
 //!                                    replaced: a symbolic link, whose text says which file that was
 //!                                    ([`LowerName`])
+//!    whiteouts/links-<device>-<file>  a symbolic link: the number of names that a file of the PFS with several of them
+//!                                    has left for the job, which has removed or taken the others
 //!    nursery/<any name>              a directory that is being made
 //!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of a file are
 //!                                    that was evicted, as a whole or in part ([`TargetCopy`])
@@ -75,6 +77,11 @@ pub fn name_of_inode(ino: Ino) -> [u8; 16] {
         *digit = DIGITS[(ino.0 >> (60 - 4 * at) & 0xF) as usize];
     }
     name
+}
+
+/// The name in `whiteouts` of a file of the PFS that has several names.
+pub fn name_of_links(device: u64, file: u64) -> Vec<u8> {
+    format!("links-{device:x}-{file:x}").into_bytes()
 }
 
 /// The inode with this name.

@@ -70,6 +70,31 @@ bash -c 'cd ..; python3 ../empty.py; test -e "" && echo there'
 PROGRAM
 agree "empty paths"
 
+cat > make.sh <<'PROGRAM'
+for name in xattr linked removed; do
+	echo old > $name
+	setfattr -n user.k -v v $name
+done
+ln linked other
+ln removed gone
+chmod 4755 xattr
+echo old > acl
+setfacl -m u:65534:rw acl 2> /dev/null
+[ "$(id -u)" != 0 ] || chgrp 100 xattr
+PROGRAM
+cat > program.sh <<'PROGRAM'
+rm gone
+stat -c '%n %h' removed
+for name in xattr linked removed acl; do echo new > $name; done
+cat other
+getfattr -d xattr linked
+getfacl -c acl 2> /dev/null
+python3 -c 'open("xattr", "w").write("newer")'
+stat -c '%n %a %g %h' xattr linked removed acl
+PROGRAM
+agree "files that are truncated"
+same "an access control list" "$(getfacl -c plain/acl 2> /dev/null)" "$(getfacl -c pfs/acl 2> /dev/null)"
+
 echo 'mkdir -p d/e; echo x > d/e/f; echo x > g' > make.sh
 cat > program.sh <<'PROGRAM'
 python3 - <<'END'
@@ -115,6 +140,35 @@ if [ "$(id -u)" = 0 ]; then
 	own_instances
 	chown 65534:65534 "$memory" "$runs"
 	export TMPDIR=$runs
+	cat > make.sh <<-'PROGRAM'
+		mkdir roots sticky closed setgid
+		chmod 1777 sticky
+		for name in roots/f sticky/f sticky/g closed/f; do echo old > $name; chmod 666 $name; done
+		chown -R 65534 closed
+		chmod 555 closed
+		echo mine > mine
+		echo own > own
+		chown 65534:65534 mine own
+		chgrp 100 own setgid
+		chmod 2777 setgid
+	PROGRAM
+	cat > program.sh <<-'PROGRAM'
+		mv -f mine sticky/f
+		ln -f mine sticky/f
+		rm -f sticky/g
+		echo a > sticky/new
+		mv -f sticky/new sticky/f
+		mv sticky/f .
+		mv -f mine roots/f
+		mv -f mine closed/f
+		for name in roots/f sticky/f closed/f own; do echo new > $name; done
+		cat */f
+		truncate -s 1 roots/f
+		python3 -c 'open("sticky/g", "w").write("py")'
+		stat -c '%n %A %h %u:%g' */* *
+	PROGRAM
+	agree "another user's files, and directories of others"
+
 	echo 'mkdir setgid; chgrp 100 setgid; chmod 2777 setgid' > make.sh
 	cat > program.sh <<-'PROGRAM'
 		echo a > zero

@@ -12,7 +12,7 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, CreateUnnamed};
 use weir_core::types::Ino;
 
-use super::elevated::{replaced_by_truncation, FileTakeUp, LowerEntry};
+use super::elevated::{FileTakeUp, LowerEntry};
 use super::inodes::InodeOperations;
 use super::open_flags::{
     writes, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC,
@@ -333,7 +333,7 @@ impl OpenCalls {
         if self.inodes.is_passed(parent, name.bytes())? {
             return Ok(Some(LowerOpening::Kernel(path)));
         }
-        let Some(replaced) = replaced_by_truncation(&path)? else {
+        let Some(replaced) = self.inodes.replaced_by_truncation(parent, &path)? else {
             return Ok(Some(LowerOpening::Kernel(path)));
         };
         self.opener.reserve(spare, flags)?;
@@ -341,13 +341,16 @@ impl OpenCalls {
             return Ok(None);
         }
         let op = Create {
-            mode: replaced.st_mode & 0o7777,
-            uid: replaced.st_uid,
-            gid: replaced.st_gid,
+            mode: replaced.mode,
+            uid: replaced.uid,
+            gid: replaced.gid,
             ..self.inodes.create_op(parent, name, flags, 0)
         };
         for _ in 0..TRIES {
             if let Some(target) = self.inodes.view()?.create(op.clone())? {
+                if target.new {
+                    self.inodes.keep_replaced_xattrs(target.ino, &replaced)?;
+                }
                 return Ok(Some(LowerOpening::Replaced(target)));
             }
         }

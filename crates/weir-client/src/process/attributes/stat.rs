@@ -55,7 +55,11 @@ impl AttributeCalls {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.paths
             .with_existing(dirfd, path, follow, empty, |found| match found {
-                ResolvedFile::Outside(path) => outside::stat(&path, follow),
+                ResolvedFile::Outside(path) => {
+                    let stat = outside::stat(&path, follow)?;
+                    let nlink = self.inodes.names_left(&stat)?;
+                    Ok(Stat { nlink, ..stat })
+                }
                 ResolvedFile::Inode(ino, _) if path.is_empty() => of_open(self.inodes.stat_of(ino)),
                 ResolvedFile::Inode(ino, _) => self.inodes.stat_of(ino),
             })

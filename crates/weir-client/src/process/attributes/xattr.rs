@@ -228,7 +228,7 @@ impl InodeOperations {
         }
     }
 
-    fn set_user_xattr(
+    pub(in super::super) fn set_user_xattr(
         self,
         ino: Ino,
         name: &[u8],

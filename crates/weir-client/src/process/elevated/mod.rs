@@ -5,12 +5,14 @@
 //! unless it has a whiteout. A directory that is found there is *taken up*: from then on the tree has it
 //! too, so that the current directory and descriptors of it lead into the tree. Any other file of the PFS
 //! stays the kernel's: programs read it, change its attributes and update it there, unless a rule says
-//! otherwise. It is taken up only to be renamed or linked. One that is truncated as it is opened is replaced by a new file of the tree.
+//! otherwise. It is taken up only to be renamed or linked. One that is truncated as it is opened is replaced by a new file of the tree,
+//! unless that could not have all that a truncation keeps.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | this one | looking for names |
 //! | `take_up` | making entries of the tree for files of the PFS |
+//! | `truncation` | files that are truncated as they are opened |
 //! | `remove` | whiteouts |
 //! | `update` | cutting files that may be evicted |
 //! | `rules` | files that a rule leaves on the PFS, or takes up before they are changed |
@@ -27,6 +29,7 @@ pub(super) mod name_lock;
 mod remove;
 mod rules;
 mod take_up;
+mod truncation;
 mod update;
 
 use rustix::fs::{Access, AtFlags, CWD};
@@ -50,7 +53,6 @@ use crate::view::View;
 pub(super) use list::{ListingBelow, LowerListings, BELOW};
 pub(super) use remove::RenamedEntry;
 pub(super) use rules::LowerEntry;
-pub(super) use take_up::replaced_by_truncation;
 
 /// Fails unless this process may make and remove names in a directory of the PFS.
 fn may_make_names(covered: &[u8]) -> Result<(), Errno> {

@@ -6,35 +6,33 @@
 //! does not have the name any more.
 
 use rustix::io::Errno;
-use weir_core::elevated::{name_of_inode, LowerFile, LowerName, WHITEOUTS};
+use weir_core::elevated::{name_of_inode, name_of_links, LowerFile, LowerName, WHITEOUTS};
 use weir_core::names::FileType;
 use weir_core::proto::Mkdir;
 use weir_core::types::Ino;
 
 use super::super::inodes::InodeOperations;
+use super::super::outside;
 use super::links::LinkMade;
 use super::list::names_in;
 use super::name_lock::NameLock;
 use crate::path::walk::Names;
 use crate::path::Name;
-use crate::types::Time;
+use crate::types::Stat;
 
-/// The file with a name in a directory of the PFS, if there is one.
-#[allow(clippy::unnecessary_cast)] // other widths on aarch64
-#[allow(clippy::cast_possible_wrap)] // nanoseconds are small
-fn file_at(covered: &[u8], name: &[u8]) -> Result<Option<LowerFile>, Errno> {
-    let stat = match rustix::fs::lstat([covered, &b"/"[..], name].concat()) {
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-        stat => stat?,
-    };
-    let ctime = Time {
-        sec: stat.st_ctime as i64,
-        nsec: stat.st_ctime_nsec as i64,
-    };
-    Ok(Some(LowerFile {
-        ino: stat.st_ino,
-        ctime_ns: ctime.since_epoch_ns(),
-    }))
+/// The attributes of a name in a directory of the PFS, if there is one.
+fn stat_at(covered: &[u8], name: &[u8]) -> Result<Option<Stat>, Errno> {
+    match outside::stat(&[covered, &b"/"[..], name].concat(), false) {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        stat => stat.map(Some),
+    }
+}
+
+fn lower_file(stat: &Stat) -> LowerFile {
+    LowerFile {
+        ino: stat.ino,
+        ctime_ns: stat.ctime.since_epoch_ns(),
+    }
 }
 
 /// A name that is to be renamed, and its inode.
@@ -43,6 +41,12 @@ pub(in super::super) struct RenamedEntry<'a> {
     pub(in super::super) name: &'a Name,
     pub(in super::super) ino: Ino,
     pub(in super::super) kind: FileType,
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    const S_IFMT: u32 = 0o170_000;
+    const S_IFREG: u32 = 0o100_000;
+    stat.mode & S_IFMT == S_IFREG
 }
 
 impl InodeOperations {
@@ -73,9 +77,14 @@ impl InodeOperations {
             return Ok(false);
         };
         if matches!(kind, None | Some(FileType::Dir)) {
-            let removed = LowerName::Removed(file_at(&covered, name)?);
+            let stat = stat_at(&covered, name)?;
+            let removed = LowerName::Removed(stat.as_ref().map(lower_file));
             let put = |parent| self.put_link(parent, name, &removed.text());
-            return self.note_lower_name(dir, put).map(|()| true);
+            self.note_lower_name(dir, put)?;
+            if let Some(stat) = stat {
+                self.note_lost_name(&stat)?;
+            }
+            return Ok(true);
         }
         // The PFS may have the drain's copy under this name now, or a file of somebody else.
         let replaced = match self.lower_name(dir, name)? {
@@ -106,12 +115,37 @@ impl InodeOperations {
         let Some(covered) = self.covered_by(dir)? else {
             return Ok(false);
         };
-        let Some(file) = file_at(&covered, name)? else {
+        let Some(stat) = stat_at(&covered, name)? else {
             return Ok(false);
         };
-        let text = LowerName::Replaced(file).text();
+        let text = LowerName::Replaced(lower_file(&stat)).text();
         self.note_lower_name(dir, |parent| self.put_link(parent, name, &text))?;
+        self.note_lost_name(&stat)?;
         Ok(true)
+    }
+
+    /// The number of names that a file of the PFS has for the job: those that it has removed or taken may still be there.
+    pub(in super::super) fn names_left(self, stat: &Stat) -> Result<u32, Errno> {
+        if !self.elevates() || stat.nlink < 2 || !is_regular(stat) {
+            return Ok(stat.nlink);
+        }
+        let noted = self
+            .view()?
+            .text_at(WHITEOUTS, &name_of_links(stat.dev, stat.ino))?;
+        let noted = noted.and_then(|text| core::str::from_utf8(&text).ok()?.parse().ok());
+        Ok(noted.unwrap_or(stat.nlink).min(stat.nlink))
+    }
+
+    /// Notes that a file of the PFS has lost one of several names for the job. Once it has lost it there, too, that has
+    /// no more names than noted.
+    fn note_lost_name(self, stat: &Stat) -> Result<(), Errno> {
+        if stat.nlink < 2 || !is_regular(stat) {
+            return Ok(());
+        }
+        let left = self.names_left(stat)?.max(2) - 1;
+        let name = name_of_links(stat.dev, stat.ino);
+        self.put_link(WHITEOUTS, &name, left.to_string().as_bytes())?;
+        Ok(())
     }
 
     /// Makes a note by `put`, which gets the directory that is to have it.

@@ -3,9 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{
-    Access, AtFlags, FileType as KernelType, Mode, OFlags, SeekFrom, Stat, XattrFlags, CWD,
-};
+use rustix::fs::{FileType as KernelType, Mode, OFlags, SeekFrom, Stat, XattrFlags};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::elevated::{name_of_inode, COVERS, NURSERY};
@@ -246,17 +244,6 @@ impl FileTakeUp {
         required(self.attributes.fchmod(to, stat.st_mode & 0o7777))?;
         required(self.attributes.futimens(to, Some(times_of(stat))))
     }
-}
-
-/// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`:
-/// it is no regular file. EACCES: this process may not write it.
-pub(in super::super) fn replaced_by_truncation(path: &[u8]) -> Result<Option<Stat>, Errno> {
-    let stat = rustix::fs::lstat(path)?;
-    if KernelType::from_raw_mode(stat.st_mode) != KernelType::RegularFile {
-        return Ok(None);
-    }
-    rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
-    Ok(Some(stat))
 }
 
 /// Reads a file of the PFS in pieces, without its holes, where the file system knows them. `act` gets the

@@ -1,0 +1,107 @@
+//! Files of the PFS that are truncated as they are opened: one of the tree replaces them, if it can have all that a
+//! truncation keeps.
+
+use rustix::fs::{Access, AtFlags, FileType as KernelType, CWD};
+use rustix::io::Errno;
+use weir_core::types::Ino;
+use weir_core::xattr::SetFlags;
+
+use super::super::inodes::InodeOperations;
+use super::super::outside;
+use super::may_make_names;
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+
+/// The attributes of a file of the PFS that one of the tree has, too, which replaces it.
+pub(in super::super) struct ReplacedFile {
+    /// The mode, without the set-id bits that a truncation by this process clears.
+    pub(in super::super) mode: u32,
+    pub(in super::super) uid: u32,
+    pub(in super::super) gid: u32,
+    /// Names and values.
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl InodeOperations {
+    /// The attributes of a file of the PFS that one of the tree replaces when it is truncated; `None`: the PFS has to
+    /// truncate it, for it is no regular file, or a new one could not take its name, or would lose what a truncation
+    /// keeps: other names, an owner or group that this user cannot give, an access control list. EACCES: this process
+    /// may not write it.
+    pub(in super::super) fn replaced_by_truncation(
+        self,
+        dir: Ino,
+        path: &[u8],
+    ) -> Result<Option<ReplacedFile>, Errno> {
+        let stat = outside::stat(path, false)?;
+        if KernelType::from_raw_mode(stat.mode) != KernelType::RegularFile {
+            return Ok(None);
+        }
+        rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
+        let who = self.user.credentials();
+        let has_group = who.uid == 0 || who.gid == stat.gid || who.groups.contains(&stat.gid);
+        if self.names_left(&stat)? > 1 || stat.uid != who.uid || !has_group {
+            return Ok(None);
+        }
+        let covered = self.covered_by(dir)?.ok_or(Errno::NOENT)?;
+        if self.check_parent(dir).is_err() || may_make_names(&covered).is_err() {
+            return Ok(None);
+        }
+        let Some(xattrs) = user_xattrs_of(path) else {
+            return Ok(None);
+        };
+        let bits = stat.mode & 0o7777;
+        Ok(Some(ReplacedFile {
+            mode: match who.uid {
+                0 => bits,
+                _ if bits & S_IXGRP == 0 => bits & !S_ISUID,
+                _ => bits & !(S_ISUID | S_ISGID),
+            },
+            uid: stat.uid,
+            gid: stat.gid,
+            xattrs,
+        }))
+    }
+
+    /// Gives a file of the tree the extended attributes of the one that it replaces.
+    pub(in super::super) fn keep_replaced_xattrs(
+        self,
+        ino: Ino,
+        replaced: &ReplacedFile,
+    ) -> Result<(), Errno> {
+        for (name, value) in &replaced.xattrs {
+            let flags = SetFlags {
+                create: false,
+                replace: false,
+            };
+            self.set_user_xattr(ino, name, value, flags)?;
+        }
+        Ok(())
+    }
+}
+
+/// The attributes of the user namespace of a file of the PFS. `None`: it has an access control list, or more of them than
+/// any program sets.
+fn user_xattrs_of(path: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names = [0; 4096];
+    let length = match rustix::fs::llistxattr(path, &mut names) {
+        Ok(length) => length,
+        Err(Errno::RANGE) => return None,
+        // A file system without them.
+        Err(_) => 0,
+    };
+    let mut found = Vec::new();
+    for name in names[..length].split(|byte| *byte == 0) {
+        if name == b"system.posix_acl_access" {
+            return None;
+        }
+        if name.starts_with(b"user.") && !name.starts_with(b"user.weir.") {
+            let mut value = vec![0; 64 << 10];
+            let length = rustix::fs::lgetxattr(path, name, &mut value).ok()?;
+            value.truncate(length);
+            found.push((name.to_vec(), value));
+        }
+    }
+    Some(found)
+}
