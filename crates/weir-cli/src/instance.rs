@@ -89,12 +89,21 @@ fn elevated_directory(
                 uid: metadata.uid(),
                 gid: metadata.gid(),
             },
+            times_ns: [
+                nanoseconds(metadata.atime(), metadata.atime_nsec()),
+                nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            ],
         },
         rule: ElevateRule {
             prefetch: prefetch_rules(path, prefetch),
             ..rule_of(settings)
         },
     })
+}
+
+/// A time in ns since 1970, as far as they go.
+fn nanoseconds(sec: i64, nsec: i64) -> i64 {
+    sec.saturating_mul(1_000_000_000).saturating_add(nsec)
 }
 
 /// The rules of this elevated directory, and of those in it.

@@ -86,6 +86,7 @@ fn elevated_tree() -> NewTree {
         target: b"/pfs".to_vec(),
         mode: 0o755,
         owner: Owner { uid: 0, gid: 0 },
+        times_ns: [0; 2],
     }
 }
 

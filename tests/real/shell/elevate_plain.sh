@@ -71,6 +71,28 @@ PROGRAM
 agree "empty paths"
 
 cat > make.sh <<'PROGRAM'
+mkdir -p mode/inner timed.dir plain/inner
+touch -d 2002-02-02 timed.dir plain/inner
+setfattr -n user.before -v x plain
+PROGRAM
+cat > program.sh <<'PROGRAM'
+chmod 700 .
+setfattr -n user.k -v v .
+touch -d 2001-01-01 .
+chmod 711 mode/inner
+echo x > mode/f
+chmod 2750 mode
+setfattr -n user.k -v v plain/inner
+setfattr -x user.before plain
+touch -d 2001-01-01 plain timed.dir
+mkdir plain/inner/new
+stat -c '%n %a %X %Y' . plain timed.dir
+stat -c '%n %a' mode mode/inner
+getfattr -d . plain plain/inner
+PROGRAM
+agree "attributes of directories of the PFS"
+
+cat > make.sh <<'PROGRAM'
 for name in xattr linked removed; do
 	echo old > $name
 	setfattr -n user.k -v v $name
@@ -115,6 +137,25 @@ rename("new", "g")
 END
 PROGRAM
 agree "a directory to a name below itself"
+
+echo 'echo old > timed.old; mkdir timed.dir' > make.sh
+cat > program.sh <<'PROGRAM'
+echo x > timed.a
+touch -d 1960-01-01 timed.a
+touch -d '1969-12-31 23:59:59.5' timed.b
+mkdir timed.new
+python3 -c '
+import os
+fd = os.open("timed.c", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"x" * 10000)
+os.utime(fd, (-5, -5))
+print(os.fstat(fd))
+os.close(fd)
+print(os.stat("timed.c").st_mtime)' | sed 's/.*st_atime/st_atime/; s/, st_ctime.*//'
+touch -d 1950-05-05 timed.old timed.dir timed.new .
+stat -c '%n %Y %y' timed.* .
+PROGRAM
+agree "times before 1970"
 
 if [ "$(id -u)" = 0 ]; then
 	mkdir read-only

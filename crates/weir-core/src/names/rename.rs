@@ -9,8 +9,9 @@ use super::hash::EntryKey;
 use super::layout::InodeRecord;
 use super::seq::SeqWrite;
 use super::shard::{Shard, UnlinkOutcome};
-use super::steps::touch_dir;
+use super::steps::{count_children, touch_dir};
 use super::{FileType, NamesError, LINK_MAX};
+use crate::elevated::NURSERY;
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
@@ -265,7 +266,11 @@ impl<'a> Shard<'a> {
         let elsewhere = source.name.ino != to.ino;
         let moved_dirs = i32::from(elsewhere && source.found.kind == FileType::Dir);
         touch_dir(source.name.dir, -moved_dirs, now_ns);
-        touch_dir(to.dir, moved_dirs - lost_dirs, now_ns);
+        match source.name.ino {
+            // A program that only looks has a directory taken up: that changes no time which it sees.
+            NURSERY => count_children(to.dir, moved_dirs - lost_dirs),
+            _ => touch_dir(to.dir, moved_dirs - lost_dirs, now_ns),
+        }
     }
 
     /// Begins changes under the counters of the two names, and of paths through the source.

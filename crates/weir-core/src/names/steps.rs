@@ -232,6 +232,16 @@ pub(super) fn touch_dir(dir: &InodeRecord, children: i32, now_ns: i64) {
     let _change = SeqWrite::begin(&dir.seq);
     dir.mtime.store(now_ns, Relaxed);
     dir.ctime.store(now_ns, Relaxed);
+    add_children(dir, children);
+}
+
+/// Changes the number of the child directories of a directory by `children`, and no time.
+pub(super) fn count_children(dir: &InodeRecord, children: i32) {
+    let _change = SeqWrite::begin(&dir.seq);
+    add_children(dir, children);
+}
+
+fn add_children(dir: &InodeRecord, children: i32) {
     let nlink = dir.nlink.load(Relaxed);
     dir.nlink
         .store(nlink.saturating_add_signed(children), Relaxed);

@@ -20,6 +20,8 @@ pub struct NewTree {
     pub mode: u32,
     /// The owner of the root.
     pub owner: Owner,
+    /// Access and modification time of the root, in ns since 1970.
+    pub times_ns: [i64; 2],
 }
 
 impl Shard<'_> {
@@ -56,7 +58,15 @@ impl Shard<'_> {
         for (number, tree) in trees.iter().enumerate() {
             let name = format!("tree{number}");
             let root = self.mkdir(parent, name.as_bytes(), tree.mode, tree.owner, now_ns)?;
-            self.setattr(root, &policy)?;
+            let [atime_ns, mtime_ns] = tree.times_ns.map(Some);
+            self.setattr(
+                root,
+                &SetAttr {
+                    atime_ns,
+                    mtime_ns,
+                    ..policy
+                },
+            )?;
             made.push((root, root_of_tree(number)));
         }
         if made.iter().any(|(made, fixed)| made != fixed) {
@@ -101,6 +111,7 @@ mod tests {
             target: target.into(),
             mode: 0o750,
             owner: OWNER,
+            times_ns: [-1, 5],
         };
         vec![tree("/pfs/a"), tree("/pfs/b")]
     }
@@ -121,6 +132,8 @@ mod tests {
             assert_eq!(filled.contains(&dir), has_entries);
         }
         let root = root_of_tree(1);
+        let attr = shard.attr(root).unwrap();
+        assert_eq!((attr.atime_ns, attr.mtime_ns), (-1, 5));
         let dir = shard.mkdir(root, b"d", 0o755, OWNER, 6).unwrap();
         let file = shard.create(dir, b"f", 0o644, OWNER, 7).unwrap();
         let view = shard.view();
@@ -138,6 +151,17 @@ mod tests {
         assert_eq!(path, Some((shard.root(), &b"/w"[..])));
         let (link, _) = shard.lookup(COVERS, &name_of_inode(root)).unwrap();
         assert_eq!(shard.symlink_target(link).unwrap(), b"/pfs/b");
+        // A directory of the target that is taken up is no change of the one that it is in.
+        shard.mkdir(NURSERY, b"n", 0o755, OWNER, 8).unwrap();
+        let before = shard.attr(root).unwrap();
+        let done = shard.rename((NURSERY, b"n"), (root, b"n"), RenameMode::NoReplace, 9);
+        assert!(done.is_ok());
+        let after = shard.attr(root).unwrap();
+        assert_eq!(after.nlink, before.nlink + 1);
+        assert_eq!(
+            (after.mtime_ns, after.ctime_ns),
+            (before.mtime_ns, before.ctime_ns)
+        );
         // A rename looks for loops up to the parent of all trees.
         let done = shard.rename(
             (root, b"d"),

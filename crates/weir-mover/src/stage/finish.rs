@@ -44,7 +44,12 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         for directory in walked.directories.iter().rev() {
             let (source, target) = (&directory.source, &directory.target);
             let kept = KeptAttributes::from(&directory.stat);
-            let done = keep_xattrs(self.from, self.to, source, target).and_then(|lost| {
+            // Programs set those of a directory that stands for one of the target there.
+            let kept_xattrs = match directory.is_borrowed {
+                true => Ok(0),
+                false => keep_xattrs(self.from, self.to, source, target),
+            };
+            let done = kept_xattrs.and_then(|lost| {
                 self.summary().xattrs_not_kept += lost;
                 let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
                 set.map_err(MoveError::io("setting attributes of", target))

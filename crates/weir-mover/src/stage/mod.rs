@@ -224,6 +224,8 @@ struct FoundDirectory {
     source: PathBuf,
     target: PathBuf,
     stat: Stat,
+    /// It stands for one that the target has.
+    is_borrowed: bool,
 }
 
 /// A file that is to be copied.

@@ -94,13 +94,14 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
                 return Err(MoveError::SourceChanged(source.to_owned()))
             }
             NodeKind::Directory => {
-                let is_named = !is_top || name_of(&pair.source).is_some();
+                let is_named = !is_top || name_of(&pair.source).is_some() || is_borrowed;
                 let entered = self.enter(node, is_named, is_borrowed, &stat)?;
                 if entered != EnteredDirectory::Left {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
                         stat,
+                        is_borrowed,
                     });
                 }
                 if !is_borrowed {
@@ -142,8 +143,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     }
 
     /// Makes a directory, or takes the one that is there. That keeps its attributes if it was there for
-    /// the contents of a source, or a symbolic link leads to it: where users put their data
-    /// is theirs to say; or if it is as it was before (`is_borrowed`). It has the mode of its source at once, in case this
+    /// the contents of a source (other than those of an elevated tree, whose mode is the job's to say), or a symbolic link
+    /// leads to it: where users put their data is theirs to say; or if it is as it was before (`is_borrowed`). It has the mode of its source at once, in case this
     /// process dies, and until the end all rights for its owner, so that files can be created in it.
     fn enter(
         &self,

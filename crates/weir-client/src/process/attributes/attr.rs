@@ -166,6 +166,11 @@ impl InodeOperations {
         if !allowed {
             return Err(Errno::PERM);
         }
+        self.change_below(ino, |dir| {
+            let uid = uid.map(rustix::fs::Uid::from_raw);
+            let gid = gid.map(rustix::fs::Gid::from_raw);
+            rustix::fs::chownat(CWD, dir, uid, gid, AtFlags::empty())
+        })?;
         self.server.session()?.call(SetAttr {
             mode: limits::mode_after_chown(&attr, who),
             uid,
@@ -195,11 +200,26 @@ impl InodeOperations {
         if atime_ns.is_none() && mtime_ns.is_none() {
             return Ok(());
         }
+        self.change_below(ino, |dir| set_outside(dir, Some([atime, mtime]), true))?;
         self.server.session()?.call(SetAttr {
             atime_ns,
             mtime_ns,
             ..SetAttr::nothing(ino)
         })
+    }
+}
+
+impl InodeOperations {
+    /// Changes the directory of the PFS that a directory covers, if it covers one and that is there.
+    fn change_below(
+        self,
+        ino: Ino,
+        change: impl FnOnce(&[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        match self.directory_below(ino)?.as_deref().map(change) {
+            None | Some(Err(Errno::NOENT)) => Ok(()),
+            Some(changed) => changed,
+        }
     }
 }
 

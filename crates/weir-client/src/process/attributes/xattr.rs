@@ -55,16 +55,10 @@ impl AttributeCalls {
         let _call = operation::begin();
         self.paths
             .with_existing(AT_FDCWD, path, follow, false, |found| match found {
-                // Asked for a length, rustix answers by another function.
-                ResolvedFile::Outside(path) => match (follow, out.is_empty()) {
-                    (true, true) => rustix::fs::getxattr_query(&path, name),
-                    (true, false) => rustix::fs::getxattr(&path, name, &mut *out),
-                    (false, true) => rustix::fs::lgetxattr_query(&path, name),
-                    (false, false) => rustix::fs::lgetxattr(&path, name, &mut *out),
-                },
+                ResolvedFile::Outside(path) => get_outside(&path, follow, name, &mut *out),
                 ResolvedFile::Inode(ino, _) => {
                     self.inodes
-                        .xattr_of(self.user.credentials(), ino, name, out)
+                        .union_xattr_of(self.user.credentials(), ino, name, out)
                 }
             })
     }
@@ -73,7 +67,7 @@ impl AttributeCalls {
     pub fn fgetxattr(&self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes.xattr_of(
+        Some(of_open(self.inodes.union_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -100,7 +94,7 @@ impl AttributeCalls {
                 ResolvedFile::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
                 ResolvedFile::Inode(ino, _) => {
                     self.inodes
-                        .set_xattr_of(self.user.credentials(), ino, name, value, flags)
+                        .union_set_xattr_of(self.user.credentials(), ino, name, value, flags)
                 }
             })
     }
@@ -109,7 +103,7 @@ impl AttributeCalls {
     pub fn fsetxattr(&self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes.set_xattr_of(
+        Some(of_open(self.inodes.union_set_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -127,7 +121,7 @@ impl AttributeCalls {
                 ResolvedFile::Outside(path) => rustix::fs::lremovexattr(&path, name),
                 ResolvedFile::Inode(ino, _) => {
                     self.inodes
-                        .remove_xattr_of(self.user.credentials(), ino, name)
+                        .union_remove_xattr_of(self.user.credentials(), ino, name)
                 }
             })
     }
@@ -136,7 +130,7 @@ impl AttributeCalls {
     pub fn fremovexattr(&self, fd: Fd, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes.remove_xattr_of(
+        Some(of_open(self.inodes.union_remove_xattr_of(
             self.user.credentials(),
             ino,
             name,
@@ -155,7 +149,7 @@ impl AttributeCalls {
                     (false, false) => rustix::fs::llistxattr(&path, &mut *out),
                 },
                 ResolvedFile::Inode(_, FileType::Symlink) => Ok(0),
-                ResolvedFile::Inode(ino, _) => self.inodes.xattr_names_of(ino, out),
+                ResolvedFile::Inode(ino, _) => self.inodes.union_xattr_names_of(ino, out),
             })
     }
 
@@ -163,7 +157,7 @@ impl AttributeCalls {
     pub fn flistxattr(&self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.inodes.xattr_names_of(ino, out)))
+        Some(of_open(self.inodes.union_xattr_names_of(ino, out)))
     }
 
     /// The inode of a descriptor that is not O_PATH.
@@ -173,6 +167,68 @@ impl AttributeCalls {
             true => Err(Errno::BADF),
             false => Ok(handle.ino()),
         })
+    }
+}
+
+/// The attributes of directories that cover one of the PFS are that one's, but for weir's own.
+impl InodeOperations {
+    fn union_xattr_of(
+        self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        match self.user_xattrs_below(ino, name)? {
+            Some(below) => {
+                who.check(&self.attr(ino)?, access::READ)?;
+                get_outside(&below, true, name, out)
+            }
+            None => self.xattr_of(who, ino, name, out),
+        }
+    }
+
+    fn union_set_xattr_of(
+        self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        match self.user_xattrs_below(ino, name)? {
+            Some(below) => {
+                check_change(who, &self.attr(ino)?)?;
+                let flags = XattrFlags::from_bits_retain(flags);
+                rustix::fs::setxattr(below, name, value, flags)
+            }
+            None => self.set_xattr_of(who, ino, name, value, flags),
+        }
+    }
+
+    fn union_remove_xattr_of(self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        match self.user_xattrs_below(ino, name)? {
+            Some(below) => {
+                check_change(who, &self.attr(ino)?)?;
+                rustix::fs::removexattr(below, name)
+            }
+            None => self.remove_xattr_of(who, ino, name),
+        }
+    }
+
+    fn union_xattr_names_of(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+        match self.directory_below(ino)? {
+            Some(below) => give(&user_names_outside(&below)?, out),
+            None => self.xattr_names_of(ino, out),
+        }
+    }
+
+    /// The directory of the PFS that has an attribute of an inode; `None`: the instance has it.
+    fn user_xattrs_below(self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        match self.kind_of_name(name)? {
+            Name::User => self.directory_below(ino),
+            Name::Own(_) => Ok(None),
+        }
     }
 }
 
@@ -303,6 +359,33 @@ fn check_change(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
         FileType::Dir if others && attr.mode & S_ISVTX != 0 => Err(Errno::PERM),
         FileType::Dir | FileType::File => who.check(attr, access::WRITE),
     }
+}
+
+/// getxattr(2) and lgetxattr(2) of a file of the kernel's.
+fn get_outside(path: &[u8], follow: bool, name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+    // Asked for a length, rustix answers by another function.
+    match (follow, out.is_empty()) {
+        (true, true) => rustix::fs::getxattr_query(path, name),
+        (true, false) => rustix::fs::getxattr(path, name, out),
+        (false, true) => rustix::fs::lgetxattr_query(path, name),
+        (false, false) => rustix::fs::lgetxattr(path, name, out),
+    }
+}
+
+/// The names in the user namespace of a directory of the kernel's, each with a NUL behind it.
+fn user_names_outside(path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut names = vec![0; 64 << 10];
+    let length = match rustix::fs::listxattr(path, &mut names) {
+        // A file system without them.
+        Err(Errno::OPNOTSUPP) => 0,
+        length => length?,
+    };
+    let all = names[..length].split_inclusive(|byte| *byte == 0);
+    Ok(all
+        .filter(|name| name.starts_with(USER))
+        .flatten()
+        .copied()
+        .collect())
 }
 
 /// Copies a value of variable length to `out`, unless that is empty; returns its length.

@@ -147,6 +147,14 @@ impl InodeOperations {
         }
     }
 
+    /// The directory of the PFS that an inode covers; `None`: it is no directory, or covers none.
+    pub(super) fn directory_below(self, ino: Ino) -> Result<Option<Vec<u8>>, Errno> {
+        if !self.elevates() || self.attr(ino)?.file_type() != FileType::Dir {
+            return Ok(None);
+        }
+        self.covered_by(ino)
+    }
+
     /// True if a directory covers one of the PFS.
     pub(super) fn covers(self, dir: Ino) -> Result<bool, Errno> {
         Ok(self.cover_of(dir)?.is_some())
