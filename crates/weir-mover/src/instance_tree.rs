@@ -54,6 +54,16 @@ impl InstanceTree {
         Ok(InstanceTree { tree })
     }
 
+    /// Blocks until the server has ended.
+    pub fn wait_for_server_end(&self) {
+        self.tree.wait_for_end();
+    }
+
+    /// True if the server can still be asked.
+    pub fn is_served(&self) -> bool {
+        self.tree.is_served()
+    }
+
     /// The tree over an elevated directory, without what is below it; `None`: there are not so many.
     pub fn elevated(&self, number: usize) -> Option<InstanceTree> {
         let tree = self.tree.elevated(number)?;

@@ -286,6 +286,22 @@ same "what the program left is there" "a  d1  numbers" "$(ls -x pfs/d0)"
 check "and what it removed is not" test ! -e pfs/a -a -d pfs/new
 check "the end of the instance" "$weir" stop "$instance"
 
+# The agent starts one of several servers again: the process that drains goes on with it.
+rm -rf pfs
+mkdir pfs
+cat > restarted.sh <<'PROGRAM'
+cd "$1"
+echo a > a
+"$2" drain --wait > /dev/null || exit 1
+kill -KILL "$("$2" status | sed -n 's/^ *server 0 .*process \([0-9]*\),.*/\1/p')"
+until "$2" status | grep -q 'started again'; do sleep 0.05; done
+# This shell was a client of the old one.
+exec bash -c 'echo b > b; "$2" drain --wait --timeout 30 > /dev/null; echo $?; cat a b; rm a; echo c > c' - "$@"
+PROGRAM
+same "a server that is killed and started again" "0 a b" \
+	"$(echo $(WEIR_DRAIN_WHILE_RUNNING=true elevated "$outside/pfs" --servers 2 -- bash restarted.sh "$outside/pfs" "$weir" 2> said))"
+same "what the program left" "b c" "$(cd pfs && echo *)"
+
 # A batch system sends SIGTERM to all processes of a job whose time is up: what was not moved stays.
 for servers in 1 3; do
 	rm -rf pfs

@@ -5,7 +5,7 @@
 //! `orders::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
 //! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
 //! [movers](crate::movers) on the others share the files. `relief` has files of elevated directories evicted when the instance
-//! has little room. `end_time` is when the job ends, `hang_guard` ends a drain that hangs. `hook` is the user's
+//! has little room. `server_watch` has the process begin anew if its server was started again. `end_time` is when the job ends, `hang_guard` ends a drain that hangs. `hook` is the user's
 //! program that hears what becomes of files.
 //! `analyzers` (`weir analyze`) see files before they are moved, and `last_analyses` has the end wait for them.
 
@@ -21,4 +21,5 @@ pub mod process;
 pub mod process_args;
 mod relief;
 mod rounds;
+mod server_watch;
 mod service;

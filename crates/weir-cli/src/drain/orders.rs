@@ -2,7 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 /// Written to the standard input of the process when the command has ended, and after it the time at which the
 /// batch system has warned of the end of the job: milliseconds since 1970, 8 bytes, little-endian; 0: it has not.
@@ -35,6 +40,37 @@ impl FinishOrder {
             .map_or(0, |time| since_1970(time).as_millis());
         let warned_ms = u64::try_from(warned_ms).unwrap_or(0).to_le_bytes();
         [&[letter], &warned_ms[..]].concat()
+    }
+}
+
+/// The next step of the process, beside its rounds.
+#[derive(Clone, Copy, Debug)]
+pub enum NextStep {
+    /// The command has ended.
+    Finish(FinishOrder),
+    /// The server that this process knew is another one now.
+    BeginAnew,
+}
+
+/// Returns when the command has ended, or `server_watch` hangs up; `None` if weir is gone. An order to finish is read or
+/// still there, so one that comes at the same moment is not lost.
+pub fn await_step(server_watch: Option<&UnixStream>) -> Option<NextStep> {
+    let input = std::io::stdin();
+    loop {
+        let all = [Some(input.as_fd()), server_watch.map(AsFd::as_fd)];
+        let all = all.into_iter().flatten();
+        let mut watched: Vec<PollFd<'_>> =
+            all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        match poll(&mut watched, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            Err(_) => return await_finish().map(NextStep::Finish),
+            Ok(_) => {}
+        }
+        match watched.iter().position(|fd| fd.any() != Some(false)) {
+            Some(0) => return await_finish().map(NextStep::Finish),
+            Some(_) => return Some(NextStep::BeginAnew),
+            None => {}
+        }
     }
 }
 

@@ -15,21 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::drain::Drain;
-use weir_mover::{DirectoryTree, StageOptions, StageSummary, WatchedTree};
+use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
 use super::last_analyses;
 use super::messages::starting_mark_of;
-use super::orders::{await_finish, give_up, FinishOrder};
+use super::orders::{await_finish, await_step, give_up, FinishOrder, NextStep};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
-use super::service::{DrainService, DrainedSource};
+use super::server_watch::{begin_anew, is_served_again, watch_server};
+use super::service::{DrainService, DrainedSource, SocketGuard};
 use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::exit::{Failure, NOT_MOVED};
 use crate::{share, stage, supervise};
@@ -190,7 +191,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             share::give_way();
             rounds.make(&mut drain);
         });
-        let Some(order) = await_finish() else {
+        let Some(order) = await_order(args, instance, &socket) else {
             // Without weir there is no instance; a round that hangs is not waited for.
             socket.remove();
             give_up(0);
@@ -220,7 +221,28 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         hook.finish(summary.is_complete());
     }
     last_analyses::dismiss_analyzers(service.analyses());
+    if !summary.is_complete() && is_served_again(&instance, &args.run_dir) {
+        // Another process can move the rest.
+        return Err(anyhow!("the server was started again meanwhile").into());
+    }
     stage::complain(&summary)
+}
+
+/// Returns when the command has ended; `None` if weir is gone. If the server is another one before that, this process begins
+/// anew.
+fn await_order(
+    args: &DrainProcessArgs,
+    instance: InstanceTree,
+    socket: &SocketGuard,
+) -> Option<FinishOrder> {
+    let server_watch = watch_server(instance, &args.run_dir).ok();
+    match await_step(server_watch.as_ref())? {
+        NextStep::Finish(order) => Some(order),
+        NextStep::BeginAnew => {
+            begin_anew(args, socket);
+            await_finish()
+        }
+    }
 }
 
 /// Tells a drain which files it treats in another way than the rest.

@@ -167,7 +167,13 @@ impl DrainProcessArgs {
         (self.stuck_s > 0).then(|| Duration::from_secs(self.stuck_s.into()))
     }
 
+    /// The words of a command line that gives them.
     pub(super) fn words(&self) -> Vec<OsString> {
+        self.words_after(self.before)
+    }
+
+    /// The same, after other drains.
+    pub(super) fn words_after(&self, before: EarlierDrains) -> Vec<OsString> {
         let mut words = self.choice.words();
         words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
         words.extend(["--stuck-s".into(), self.stuck_s.to_string().into()]);
@@ -189,7 +195,7 @@ impl DrainProcessArgs {
         words.extend(["--order".into(), self.order.word().into()]);
         words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
         words.push(
-            match self.before {
+            match before {
                 EarlierDrains::Ended => "--before=ended",
                 EarlierDrains::Killed => "--before=killed",
                 EarlierDrains::LostServers => "--before=lost-servers",
