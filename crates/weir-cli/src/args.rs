@@ -575,7 +575,7 @@ pub struct DrainArgs {
     /// Wait no longer than this: 30, 10m, 1h.
     #[arg(long, value_name = "TIME", requires = "wait", value_parser = parse_time)]
     pub timeout: Option<Duration>,
-    /// Show the state, and do not have the drain look at once.
+    /// Show the state, as a look finds it that begins now. If none ends within some seconds the answer is "not yet".
     #[arg(long)]
     pub status: bool,
     #[command(flatten)]

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use common::drained::Drained;
 use common::{movers_of, pid_of, wait_until, Room};
 use nix::sys::signal::{kill, Signal};
+use weir_mover::tree::FileTree as _;
+use weir_mover::InstanceTree;
 
 #[test]
 fn files_are_moved_while_the_command_works() {
@@ -73,6 +75,80 @@ fn a_drain_is_waited_for_and_its_code_tells_how_it_ended() {
     fs::remove_dir_all(room.path().join("out/two")).unwrap();
     room.ok(&["stop", "x", "--drain-to", "out"]);
     assert_eq!(fs::read(room.path().join("out/two")).unwrap(), b"second");
+}
+
+/// Code 0 says that everything is on the target: not that an earlier look found it there.
+#[test]
+fn nothing_counts_as_safe_by_an_older_look() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &["--set", "drain.interval_s=3600"]);
+    let ask = ["drain", "-i", "x", "--status"];
+    let of = |path| [&ask[..], &[path]].concat();
+    drained.status();
+    drained.write("one", "first");
+    room.says(8, "one is not safe yet", &ask);
+    room.says(8, "one is not safe yet", &of("/weir/one"));
+    room.ok(&["drain", "-i", "x", "--wait"]);
+    room.ok(&ask);
+    room.ok(&["drain", "-i", "x", "--pause"]);
+    drained.write("late", "late");
+    room.says(8, "the drain is paused", &ask);
+    room.says(8, "late is not moved yet", &of("/weir/late"));
+    room.says(
+        8,
+        "late is not moved yet",
+        &["drain", "-i", "x", "/weir/late"],
+    );
+    room.says(2, "none: not in the instance", &of("/weir/none"));
+    let told = room.ends(8, &of("--json")).out;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told[0]["verdict"], "not-yet");
+    assert!(told[0]["reason"].as_str().unwrap().contains("paused"));
+    room.ok(&["drain", "-i", "x", "--resume"]);
+    room.ok(&["drain", "-i", "x", "--wait"]);
+    room.ok(&ask);
+    drained.ends(0);
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
+fn a_name_that_was_removed_is_not_safe_before_it_is_gone_from_the_target() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &["--set", "drain.interval_s=3600"]);
+    let wait = ["drain", "-i", "x", "--wait"];
+    drained.status();
+    drained.write("dir/DONE", "first");
+    drained.write("other", "other");
+    room.ok(&wait);
+    let run_dir = room.status("x")["run_dir"].as_str().unwrap().to_owned();
+    let instance = InstanceTree::attach(Path::new(&run_dir)).unwrap();
+    instance.remove(Path::new("/dir/DONE")).unwrap();
+    room.ok(&[&wait[..], &["/weir/dir/DONE"]].concat());
+    assert!(!drained.out("dir/DONE").exists());
+    room.says(
+        2,
+        "dir/DONE: not in the instance",
+        &[&wait[..], &["/weir/dir/DONE"]].concat(),
+    );
+    room.ok(&[&wait[..], &["/weir/other"]].concat());
+    drained.ends(0);
+    room.ok(&["stop", "x"]);
+}
+
+/// A process that says nothing does not hold up those who ask beyond their time.
+#[test]
+fn a_drain_that_is_stopped_is_waited_for_no_longer_than_was_said() {
+    let room = Room::new();
+    let drained = Drained::start(&room, &[]);
+    let process = drained.process();
+    kill(process, Signal::SIGSTOP).unwrap();
+    let began = Instant::now();
+    let wait = ["drain", "-i", "x", "--wait", "--timeout", "1"];
+    room.says(8, "does not answer", &wait);
+    assert!(began.elapsed() < Duration::from_secs(20));
+    kill(process, Signal::SIGCONT).unwrap();
+    drained.ends(0);
+    room.ok(&["stop", "x"]);
 }
 
 /// A hook hears of each version of a file, and a file has the state, so that a script need not ask.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use weir_config::{Config, Environment};
 use weir_instance::size::bytes;
 use weir_mover::SlowCall;
@@ -25,11 +26,33 @@ const REPLY_BYTES: u64 = 2 * LINE_BYTES;
 /// The time within which a reply comes, if there is no other limit.
 const REPLY_TIME: Duration = Duration::from_secs(30);
 
+/// The shortest time for which a reply is waited for: 0 would be without end.
+const SHORTEST_READ: Duration = Duration::from_millis(1);
+
+/// The answer of a drain, for scripts.
+#[derive(Serialize)]
+struct JsonAnswer<'r> {
+    #[serde(flatten)]
+    status: Option<&'r DrainStatus>,
+    verdict: Option<DrainVerdict>,
+    reason: Option<&'r str>,
+}
+
+impl JsonAnswer<'_> {
+    fn new(reply: &DrainReply) -> JsonAnswer<'_> {
+        JsonAnswer {
+            status: reply.status.as_ref(),
+            verdict: reply.verdict,
+            reason: reply.reason.as_deref(),
+        }
+    }
+}
+
 /// `weir drain`.
 pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
     let mut request = DrainRequest {
-        begin: !args.status && !args.pause.pause,
+        begin: args.pause.change().is_none(),
         wait: args.wait,
         pause: args.pause.change(),
         ..DrainRequest::default()
@@ -59,11 +82,11 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
         .into());
     }
     if args.json {
-        let statuses: Vec<_> = replies.iter().map(|reply| &reply.status).collect();
-        outln!("{}", serde_json::to_string(&statuses).context("the state")?);
+        let answers: Vec<_> = replies.iter().map(JsonAnswer::new).collect();
+        outln!("{}", serde_json::to_string(&answers).context("the state")?);
     } else {
-        for reply in &replies {
-            outln!("{}", in_words(&reply.status));
+        for status in replies.iter().filter_map(|reply| reply.status.as_ref()) {
+            outln!("{}", in_words(status));
         }
     }
     check_paths(&request, &replies)?;
@@ -93,26 +116,52 @@ fn talk(
     until: Option<Instant>,
 ) -> Result<DrainReply, Failure> {
     send(stream, request).context("asking the drain")?;
-    stream
-        .set_read_timeout(Some(REPLY_TIME))
-        .context("asking the drain")?;
     let mut reader = BufReader::new(stream);
     let bar = progress_bar();
+    let mut last = None;
     loop {
-        let received = receive(&mut reader, REPLY_BYTES);
-        let mut reply: DrainReply = received.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => anyhow!("the drain has ended meanwhile; weir run says how"),
-            _ => anyhow!(error).context("reading from the drain"),
-        })?;
-        draw(&bar, &reply.status);
+        let time = until.map_or(REPLY_TIME, |until| {
+            let left = until.saturating_duration_since(Instant::now());
+            left.clamp(SHORTEST_READ, REPLY_TIME)
+        });
+        stream
+            .set_read_timeout(Some(time))
+            .context("asking the drain")?;
+        let mut reply: DrainReply = match receive(&mut reader, REPLY_BYTES) {
+            Ok(reply) => reply,
+            Err(error) if is_timeout(&error) => {
+                bar.finish_and_clear();
+                return Ok(DrainReply {
+                    status: last,
+                    verdict: Some(DrainVerdict::NotYet),
+                    reason: Some(format!(
+                        "not everything is known to be safe: the drain does not answer for {:.0} s",
+                        time.as_secs_f64()
+                    )),
+                    ..DrainReply::default()
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(anyhow!("the drain has ended meanwhile; weir run says how").into());
+            }
+            Err(error) => return Err(anyhow!(error).context("reading from the drain").into()),
+        };
+        if let Some(status) = &reply.status {
+            draw(&bar, status);
+        }
         if until.is_some_and(|until| Instant::now() >= until) {
             reply.verdict.get_or_insert(DrainVerdict::NotYet);
         }
+        last.clone_from(&reply.status);
         if reply.verdict.is_some() {
             bar.finish_and_clear();
             return Ok(reply);
         }
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 fn progress_bar() -> ProgressBar {
@@ -223,9 +272,9 @@ fn judge(replies: &[DrainReply]) -> Result<(), Failure> {
     }
     match reason_of(DrainVerdict::NotYet) {
         None => Ok(()),
-        Some(path) if path.is_empty() => {
+        Some(reason) if reason.is_empty() => {
             Err(Failure::NotYet("not everything is safe yet".to_owned()))
         }
-        Some(path) => Err(Failure::NotYet(format!("{path} is not safe yet"))),
+        Some(reason) => Err(Failure::NotYet(reason)),
     }
 }

@@ -60,11 +60,10 @@ impl HangGuard {
 
     fn name_hanging_calls(&self, hung: Duration) {
         errln!(
-            "weir: drain: no call of {} has returned for {} s; at least {} files are not safe, and the \
-             names that changed after them",
+            "weir: drain: no call of {} has returned for {} s; {}",
             self.service.target().display(),
             hung.as_secs(),
-            self.service.unsafe_files()
+            self.service.unsafe_in_words()
         );
         let calls = self.watch.slow_calls(WATCH_INTERVAL);
         for call in calls.iter().take(stage::SHOWN_FAILURES) {

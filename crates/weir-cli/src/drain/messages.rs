@@ -30,7 +30,7 @@ const START_LOOK: Duration = Duration::from_millis(5);
 /// A request.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DrainRequest {
-    /// Look for files now.
+    /// Look for files now, and answer by that look, or after a short time.
     pub begin: bool,
     /// Send more replies, until everything that the paths name is safe, or could not be moved.
     pub wait: bool,
@@ -209,10 +209,11 @@ pub struct DrainStatus {
 /// A reply.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DrainReply {
-    pub status: DrainStatus,
+    /// `None`: the drain did not say.
+    pub status: Option<DrainStatus>,
     /// The answer; `None`: more replies follow.
     pub verdict: Option<DrainVerdict>,
-    /// The first file, or path, that the answer is about.
+    /// The reason of the answer; of `NoSuchPath` the path.
     pub reason: Option<String>,
     /// The paths of the request that are not in the tree of this drain.
     pub foreign: Vec<Vec<u8>>,

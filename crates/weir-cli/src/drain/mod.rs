@@ -3,7 +3,7 @@
 //! `weir run --drain-to` starts a `process` of its own beside the command, which a call of the parallel
 //! file system can hold up without holding up anybody else. It makes `rounds` until it reads the letter
 //! `orders::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
-//! asks it by a socket in the run directory (`messages`, `service`). Of an instance of several nodes,
+//! asks it by a socket in the run directory (`messages`, `service`), and `question` judges the answer. Of an instance of several nodes,
 //! [movers](crate::movers) on the others share the files. `relief` has files of elevated directories evicted when the instance
 //! has little room. `server_watch` has the process begin anew if its server was started again. `end_time` is when the job ends, `hang_guard` ends a drain that hangs. `hook` is the user's
 //! program that hears what becomes of files.
@@ -19,6 +19,7 @@ pub mod messages;
 mod orders;
 pub mod process;
 pub mod process_args;
+mod question;
 mod relief;
 mod rounds;
 mod server_watch;

@@ -1,6 +1,5 @@
 //! The state of a drain that several threads share, and the thread that answers `weir drain`.
 
-use std::collections::HashSet;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,19 +13,24 @@ use rustix::io::Errno;
 use weir_mover::drain::{
     AnalysisTable, DrainRound, EvictedBytes, FileDrainState, PendingFile, PendingState, UrgentPaths,
 };
+use weir_mover::tree::{kind_of, FileTree as _, NodeKind};
 use weir_mover::{
     CallWatch, DirectoryTree, InstanceTree, PathFilter, RateLimit, StageProgress, StageSummary,
     WatchedTree,
 };
 
 use super::analyzers::AnalyzerService;
+use super::command::in_words_slow;
 use super::messages::{
     receive, send, socket_of, starting_mark_of, DrainReply, DrainRequest, DrainStatus, DrainStep,
     DrainVerdict, FileOnTheWay, LINE_BYTES,
 };
+use super::question::Question;
 
 /// The pending files that a reply names.
 const NAMED_FILES: usize = 100;
+/// The least and the longest time for which a question waits for a look at the instance.
+const LOOK_TIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// The time between two replies to one request.
 const REPLY_INTERVAL: Duration = Duration::from_millis(250);
 /// The least time between two rounds that are waited for: a file that was written a moment ago is not
@@ -344,15 +348,17 @@ impl DrainService {
         roots.find_map(|root| Some(path.strip_prefix(root).ok()?.to_owned()))
     }
 
-    /// The number of files that are known not to be safe: those of the last round that is done, and those that
-    /// the one under way has found and not moved.
-    pub fn unsafe_files(&self) -> u64 {
+    /// The files that are not safe, as far as they are known: those of the last round that is done, and those that the one
+    /// under way has found and not moved.
+    pub fn unsafe_in_words(&self) -> String {
         let state = self.state();
         let found = state.progress.files_found.load(Ordering::Relaxed);
         let done = state.progress.files_done.load(Ordering::Relaxed);
-        found
+        let files = found
             .saturating_sub(done)
-            .max(state.last.pending.len() as u64)
+            .max(state.last.pending.len() as u64);
+        let looked = state.last_began.map(|began| began.elapsed());
+        unsafe_in_words(files, looked)
     }
 
     /// The number and the bytes of the files that the rounds have moved.
@@ -420,7 +426,7 @@ impl DrainService {
             analyzers: analyses.analyzers() as u64,
             analysed_files: analysed.analysed,
             failed_analyses: analysed.failed,
-            names_due: last.names_due,
+            names_due: last.names_due.len() as u64,
             moved_files: state.moved_files,
             moved_bytes: state.moved_bytes,
             evicted_files: state.evicted.files,
@@ -488,39 +494,41 @@ impl DrainService {
         if request.wait && !paths.is_empty() {
             self.yield_round();
         }
-        // Asks the target, which may hang: not under the lock.
-        let is_moved = |path: &PathBuf| self.has_on_target(path);
-        let on_target: HashSet<PathBuf> = paths
-            .iter()
-            .filter(|path| is_moved(path))
-            .cloned()
-            .collect();
+        let question = self.question(paths);
+        let asked = Instant::now();
         let mut wanted = match request.begin || request.wait {
             true => self.want_round(),
-            false => 0,
+            // None answers.
+            false => u64::MAX,
         };
-        let mut asked = Instant::now();
+        let mut wanted_at = asked;
         loop {
             let (mut reply, is_answered) = {
                 let state = self.state();
-                let is_done = state.done >= wanted;
+                let unknown = self.reason_not_to_know(&state, wanted);
+                let is_known = unknown.is_none();
                 let (verdict, reason) = match is_elsewhere {
                     true => (DrainVerdict::Elsewhere, None),
-                    false => verdict_of(&state.last, state.done, &paths, &on_target),
+                    false => question.judge(&state.last, unknown.as_ref().map(|(why, _)| &**why)),
                 };
-                let is_answered =
-                    is_elsewhere || !request.wait || is_done && verdict != DrainVerdict::NotYet;
+                let is_answered = is_elsewhere
+                    || match request.wait {
+                        true => is_known && verdict != DrainVerdict::NotYet,
+                        false => unknown.is_none_or(|(_, is_lasting)| {
+                            is_lasting || asked.elapsed() >= look_time(&state.last)
+                        }),
+                    };
                 let reply = DrainReply {
-                    status: self.status(&state),
+                    status: Some(self.status(&state)),
                     verdict: Some(verdict),
                     reason,
                     foreign: foreign.clone(),
                     file: None,
                 };
-                if is_done && !is_answered && asked.elapsed() > ROUND_INTERVAL {
+                if is_known && !is_answered && wanted_at.elapsed() > ROUND_INTERVAL {
                     drop(state);
                     wanted = self.want_round();
-                    asked = Instant::now();
+                    wanted_at = Instant::now();
                 }
                 (reply, is_answered)
             };
@@ -535,6 +543,55 @@ impl DrainService {
             let _ = self.changed.wait_timeout(state, REPLY_INTERVAL);
         }
     }
+
+    /// The question about some paths; none: about all.
+    fn question(&self, mut paths: Vec<PathBuf>) -> Question {
+        if paths.is_empty() {
+            paths.push(PathBuf::new());
+        }
+        let last = Arc::clone(&self.state().last);
+        // Asks servers, and the target, which may hang: not under the lock.
+        let is_known = |path: &&PathBuf| last.has_seen(path) || self.has_on_target(path);
+        let is_present = |path: &&PathBuf| {
+            let path = Path::new("/").join(path);
+            let found = self.source.instance.look_up(&path).ok().flatten();
+            found.is_some_and(|stat| {
+                kind_of(&stat) == NodeKind::Directory || self.source.filter.takes(&path)
+            })
+        };
+        Question {
+            known: paths.iter().filter(is_known).cloned().collect(),
+            present: paths.iter().filter(is_present).cloned().collect(),
+            paths,
+        }
+    }
+
+    /// The reason for which a round that is wanted has not ended, and true if it will not end soon; `None`: it has.
+    fn reason_not_to_know(&self, state: &ServiceState, wanted: u64) -> Option<(String, bool)> {
+        if state.step == DrainStep::Ended || state.done >= wanted {
+            return None;
+        }
+        let slow = self.watch.slow_calls(SLOW_CALL);
+        Some(match slow.first() {
+            _ if state.step == DrainStep::Finishing => (
+                "the command has ended, and the rest is being moved".to_owned(),
+                true,
+            ),
+            _ if self.limit.is_paused() => ("the drain is paused".to_owned(), true),
+            Some(slow) => (in_words_slow(slow), true),
+            None if state.progress_began.is_some() => ("files are being moved".to_owned(), false),
+            None => (
+                "the drain has not looked since".to_owned(),
+                wanted == u64::MAX,
+            ),
+        })
+    }
+}
+
+/// The time for which a question that does not wait waits for a look.
+fn look_time(last: &DrainRound) -> Duration {
+    let look = Duration::from_secs_f64(last.walk_seconds) * 3;
+    look.clamp(LOOK_TIME.0, LOOK_TIME.1)
 }
 
 /// The answer for a file that could not be looked at.
@@ -543,38 +600,17 @@ fn refused_file(error: &std::io::Error) -> FileOnTheWay {
     FileOnTheWay::Refused(raw.unwrap_or(Errno::IO).raw_os_error())
 }
 
-/// Judges paths by the last round. `on_target`: those that the target has.
-fn verdict_of(
-    last: &DrainRound,
-    rounds: u64,
-    paths: &[PathBuf],
-    on_target: &HashSet<PathBuf>,
-) -> (DrainVerdict, Option<String>) {
-    if rounds == 0 {
-        return (DrainVerdict::NotYet, None);
-    }
-    let root = [PathBuf::new()];
-    let paths = if paths.is_empty() { &root } else { paths };
-    let is_all = paths.contains(&root[0]);
-    if let Some(missing) = paths
-        .iter()
-        .find(|path| !last.has_seen(path) && !on_target.contains(*path))
-    {
-        let missing = missing.display().to_string();
-        return (DrainVerdict::NoSuchPath, Some(missing));
-    }
-    let is_meant = |file: &&PendingFile| paths.iter().any(|path| file.path.starts_with(path));
-    let pending = last.pending.iter().filter(is_meant);
-    let failure = pending.clone().find_map(|file| match &file.state {
-        PendingState::Failed { reason } => Some(reason.clone()),
-        _ => None,
-    });
-    let waiting = pending.map(|file| file.path.display().to_string()).next();
-    match (failure, waiting) {
-        (Some(reason), _) => (DrainVerdict::Failed, Some(reason)),
-        (None, Some(path)) => (DrainVerdict::NotYet, Some(path)),
-        (None, None) if is_all && last.names_due > 0 => (DrainVerdict::NotYet, None),
-        (None, None) => (DrainVerdict::Safe, None),
+/// `looked`: the time since the last look that has ended.
+fn unsafe_in_words(files: u64, looked: Option<Duration>) -> String {
+    match (files, looked) {
+        (0, None) => "no look at the instance has ended, so no file is known to be safe".to_owned(),
+        (0, Some(looked)) => format!(
+            "the last look at the instance, {} s ago, found every file safe; no later change is known to be",
+            looked.as_secs()
+        ),
+        (files, _) => format!(
+            "{files} files or more are not safe, nor are the names that changed after them"
+        ),
     }
 }
 
@@ -593,5 +629,19 @@ impl SocketGuard {
 impl Drop for SocketGuard {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_hung_drain_says_what_is_known() {
+        let words =
+            |files, looked: Option<u64>| unsafe_in_words(files, looked.map(Duration::from_secs));
+        assert!(words(3, None).starts_with("3 files or more are not safe"));
+        assert!(words(0, None).contains("no look at the instance has ended"));
+        assert!(words(0, Some(12)).contains("12 s ago"));
     }
 }

@@ -38,10 +38,11 @@ pub fn find_state(run_dir: &Path, path: &Path) -> Result<Option<DrainReport>, Er
             Some(FileOnTheWay::Known { state, size }) => {
                 let mut report = report_of(state);
                 report.size = size;
+                let age_s = reply.status.map_or(0.0, |status| status.age_s);
                 // Never negative; the longest fit.
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 {
-                    report.age_ms = (reply.status.age_s * 1000.0) as u64;
+                    report.age_ms = (age_s * 1000.0) as u64;
                 }
                 return Ok(Some(report));
             }

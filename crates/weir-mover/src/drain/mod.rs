@@ -170,8 +170,8 @@ pub struct DrainRound {
     pub safe_bytes: u64,
     /// Files that are not.
     pub pending: Vec<PendingFile>,
-    /// Names that the next rounds change or remove.
-    pub names_due: u64,
+    /// Names that the next rounds change or remove, below the source.
+    pub names_due: Vec<PathBuf>,
     /// Seconds that the walk took.
     pub walk_seconds: f64,
     /// It has copied as much as a round may, or has made way for another one, and left files for that.
@@ -490,7 +490,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             safe_files: safe.0,
             safe_bytes: safe.1,
             pending: round.pending,
-            names_due: self.changed_names(&snapshot).count() as u64,
+            names_due: self.changed_names(&snapshot).cloned().collect(),
             walk_seconds,
             is_cut: round.is_cut || progress.yields.load(Ordering::Relaxed),
             names_seen: snapshot,

@@ -279,7 +279,7 @@ fn a_file_system_that_is_gone_and_comes_back_gets_all() {
         scene.check_whole("when it is back");
     }
     let last = round(&mut drain);
-    assert_eq!((last.pending, last.names_due), (vec![], 0));
+    assert_eq!((last.pending, last.names_due), (vec![], vec![]));
     assert!(finish(&mut drain).is_complete());
     scene.check_equal("when it is back");
 }
@@ -416,7 +416,7 @@ fn what_is_called_safe_is_on_storage() {
             round(&mut drain);
         }
         let last = round(&mut drain);
-        assert_eq!((last.pending, last.names_due), (vec![], 0));
+        assert_eq!((last.pending, last.names_due), (vec![], vec![]));
         check_synced(&scene.fs.requests(), "a drain");
     }
 }
