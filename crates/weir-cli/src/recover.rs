@@ -5,10 +5,14 @@
 //! moved, and everything stays where it is for another try.
 
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use weir_config::{Environment, Loaded};
-use weir_instance::directories::{self, Remains};
+use weir_core::proto::Status;
+use weir_instance::connection::{Connection, Use};
+use weir_instance::directories::{self, Label, Remains};
 use weir_instance::errln;
 use weir_launch::recover::{self as servers, MissingServer};
 
@@ -18,8 +22,18 @@ use crate::exit::Failure;
 use crate::locate::{remains_of, run_dir_of};
 use crate::run::take_up;
 
+/// The time in which a server notices that its run was killed.
+const NOTICE_TIME: Duration = Duration::from_secs(2);
+/// The longest time that the end of a server is waited for.
+const END_TIME: Duration = Duration::from_secs(60);
+/// The time in which a server that lives answers.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// The time between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// `weir recover`. `NotMoved`: what an instance has is not all safe; it stays.
 pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    await_dying(args, settings, env)?;
     let found = find_dead(args, settings, env)?;
     if found.is_empty() {
         outln!("weir: no dead instance on this node has files that are to be moved out of it");
@@ -49,6 +63,51 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
         true => Ok(()),
         false => Err(Failure::NotMoved(left.join(", "))),
     }
+}
+
+/// Waits for servers that are ending: of a run that was killed a moment ago they count neither as dead nor as used. A server
+/// that holds much memory takes some time to end.
+fn await_dying(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    let is_meant = |label: &Label| {
+        let names = [&label.name, label.instance()];
+        match args.instances.is_empty() {
+            true => args.drain_to.is_some() || label.awaits_drain(),
+            false => args.instances.iter().any(|one| names.contains(&&**one)),
+        }
+    };
+    let mut ending = directories::living(&settings.config, env);
+    ending.retain(is_meant);
+    let began = Instant::now();
+    while !ending.is_empty() {
+        ending.retain(|label| label.is_held() && Use::all(&label.run_dir).is_empty());
+        if began.elapsed() > NOTICE_TIME {
+            // The others are those of weir start, and of nodes without a weir run.
+            ending.retain(|label| !answers(&label.run_dir));
+        }
+        if began.elapsed() > END_TIME {
+            break;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    let Some(label) = ending.first() else {
+        return Ok(());
+    };
+    Err(Failure::NotMoved(format!(
+        "the server of {} is ending, or does not answer, and still holds its files; nothing was moved: try again",
+        label.name
+    )))
+}
+
+/// True if the server of a run directory answers.
+fn answers(run_dir: &Path) -> bool {
+    let (told, answer) = mpsc::channel();
+    let run_dir = run_dir.to_owned();
+    // One that does not leaves its thread behind until this process ends.
+    std::thread::spawn(move || {
+        let asked = Connection::to(&run_dir).and_then(|mut server| server.call(Status {}));
+        let _ = told.send(asked.is_ok());
+    });
+    answer.recv_timeout(ANSWER_TIME).unwrap_or(false)
 }
 
 /// The instances that are asked for.

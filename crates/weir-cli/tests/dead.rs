@@ -296,6 +296,32 @@ impl<'r> KilledServers<'r> {
     }
 }
 
+/// A server takes a moment to notice that its run was killed, and to end.
+#[test]
+fn a_server_that_is_ending_is_waited_for_by_a_recovery() {
+    let room = Room::new();
+    room.write("in", "content");
+    let mut run = room.weir(&["run", "--stage-in", "in", "--drain-to", "out"]);
+    run.env("WEIR_DRAIN_WHILE_RUNNING", "false");
+    run.args(["sh", "-c", "echo $WEIR_INSTANCE; exec sleep 30"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut run = run.spawn().unwrap();
+    let line = first_line(&mut run);
+    let name = Path::new(line.trim_end()).file_name().unwrap();
+    let server = room.server(name.to_str().unwrap());
+    kill(server, Signal::SIGSTOP).unwrap();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let recover = room.weir(&["recover"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    kill(server, Signal::SIGCONT).unwrap();
+    let recovered = recover.wait_with_output().unwrap();
+    assert_eq!(recovered.status.code(), Some(0));
+    let moved = std::fs::read(room.path().join("out/in")).unwrap();
+    assert_eq!(moved, b"content");
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
 #[test]
 fn several_servers_that_were_killed_are_recovered_together() {
     let room = Room::new();

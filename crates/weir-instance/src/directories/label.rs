@@ -149,16 +149,21 @@ impl Label {
     }
 
     /// The name of the instance.
-    pub(super) fn instance(&self) -> &str {
+    pub fn instance(&self) -> &str {
         match self.servers {
             0 | 1 => &self.name,
             _ => base_name(&self.name),
         }
     }
 
+    /// True if a process has one of its directories: its server lives, or ends, or is kept to be served again.
+    pub fn is_held(&self) -> bool {
+        self.dirs().any(|dir| lives(dir) || is_kept(dir))
+    }
+
     /// True if nobody serves it or keeps it to serve it again.
     pub(super) fn is_dead(&self) -> bool {
-        !self.dirs().any(|dir| lives(dir) || is_kept(dir))
+        !self.is_held()
     }
 }
 

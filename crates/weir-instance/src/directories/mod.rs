@@ -42,5 +42,5 @@ pub use label::{Label, ServerPart};
 pub use life::{is_kept, keep, lives, wait_until_gone};
 pub use names::{check_name, default_name, uid, SOCKET};
 pub use parent::Parent;
-pub use remains::{all, clear_dirs, Remains};
+pub use remains::{all, clear_dirs, living, Remains};
 pub use removal::Burial;

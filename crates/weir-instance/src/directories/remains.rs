@@ -181,24 +181,17 @@ pub fn clear_dirs<'d>(dirs: impl Iterator<Item = &'d Path>) -> Result<()> {
 
 /// All dead instances of the user on this node that can be found with these settings.
 pub fn all(config: &Config, env: &Environment) -> Vec<Remains> {
-    let runs = [Parent::of_runs(env), Parent::of_shared_runs(config)];
-    let data = std::iter::once(Parent::of_memory(config)).chain(Parent::of_files(config));
     let mut found: Vec<Remains> = Vec::new();
-    for parent in runs.into_iter().chain(data) {
-        for name in parent.children() {
-            let Some(label) = Label::read(&parent.child(&name)).filter(Label::is_dead) else {
-                continue;
-            };
-            let name = label.instance().to_owned();
-            let at = found.iter().position(|one| {
-                let other = one.first();
-                one.name == name && other.run_dir.parent() == label.run_dir.parent()
-            });
-            match at {
-                Some(at) if found[at].labels.contains(&label) => {}
-                Some(at) => found[at].labels.push(label),
-                None => found.push(Remains::from_label(label)),
-            }
+    for label in labels(config, env).filter(Label::is_dead) {
+        let name = label.instance().to_owned();
+        let at = found.iter().position(|one| {
+            let other = one.first();
+            one.name == name && other.run_dir.parent() == label.run_dir.parent()
+        });
+        match at {
+            Some(at) if found[at].labels.contains(&label) => {}
+            Some(at) => found[at].labels.push(label),
+            None => found.push(Remains::from_label(label)),
         }
     }
     for one in &mut found {
@@ -206,6 +199,29 @@ pub fn all(config: &Config, env: &Environment) -> Vec<Remains> {
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
+}
+
+/// The labels of the servers of this node that live, or that a process that ends has not let go of yet.
+pub fn living(config: &Config, env: &Environment) -> Vec<Label> {
+    let mut living: Vec<Label> = Vec::new();
+    for label in labels(config, env).filter(Label::is_held) {
+        if !living.contains(&label) {
+            living.push(label);
+        }
+    }
+    living
+}
+
+/// The labels in all directories of instances on this node.
+fn labels(config: &Config, env: &Environment) -> impl Iterator<Item = Label> {
+    let runs = [Parent::of_runs(env), Parent::of_shared_runs(config)];
+    let data = std::iter::once(Parent::of_memory(config)).chain(Parent::of_files(config));
+    let dirs = runs.into_iter().chain(data).flat_map(|parent| {
+        let names = parent.children().into_iter();
+        let dirs = names.map(|name| parent.child(&name));
+        dirs.collect::<Vec<_>>()
+    });
+    dirs.filter_map(|dir| Label::read(&dir))
 }
 
 /// The bytes that the files of a directory take, not their lengths: slabs are sparse.
