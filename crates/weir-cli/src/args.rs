@@ -1,11 +1,14 @@
 //! The command line: subcommands, options, help. The man pages are made from it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use weir_config::{all_keys, DrainOrder, Environment, Loaded, ReportFormat, Sources, ValueOrigin};
+use weir_config::{
+    all_keys, paths_to_toml, DrainOrder, Environment, Loaded, ReportFormat, Sources, ValueOrigin,
+};
 use weir_launch::nodes::NodeOptions;
 
 use crate::exit;
@@ -93,7 +96,7 @@ pub struct InstanceArgs {
     /// they run (elevate.directories). Programs use their own paths, and see one tree; the directory is
     /// created if its parent exists. May be given more than once. What is not safe when the command has
     /// ended is treated as for --drain-to.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = utf8_path())]
     elevate: Vec<PathBuf>,
 }
 
@@ -114,13 +117,35 @@ impl InstanceArgs {
             add("file.enabled", "false");
         }
         if !self.elevate.is_empty() {
-            let absolute = |dir: &PathBuf| std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
-            let paths = self.elevate.iter().map(absolute);
-            let paths: Vec<String> = paths.map(|dir| dir.display().to_string()).collect();
-            add("elevate.directories", &paths.join(":"));
+            let paths: Vec<PathBuf> = self.elevate.iter().map(|dir| without_dots(dir)).collect();
+            add("elevate.directories", &paths_to_toml(&paths));
         }
         set
     }
+}
+
+/// Takes a path that settings and labels can hold, which are text.
+fn utf8_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let whole = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+        match whole.to_str() {
+            Some(_) => Ok(path),
+            None => Err(format!("the name of {} is not UTF-8", whole.display())),
+        }
+    })
+}
+
+/// The absolute path of a directory that may not exist yet. `..` is what it is to the kernel.
+fn without_dots(dir: &Path) -> PathBuf {
+    let is_up = |part| part == Component::ParentDir;
+    let has_dots = dir.components().any(is_up);
+    let found = match (dir.file_name(), dir.parent()) {
+        _ if !has_dots => None,
+        // One that ends with `..`, too.
+        (None, _) | (_, None) => dir.canonicalize().ok(),
+        (Some(name), Some(above)) => above.canonicalize().ok().map(|above| above.join(name)),
+    };
+    found.unwrap_or_else(|| std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()))
 }
 
 /// The subcommands.
@@ -306,7 +331,7 @@ pub struct RunArgs {
     /// command works each file that is closed (drain.while_running), and the rest when it has ended,
     /// however it ended. If that fails, weir run ends with 122 unless the command failed, and the
     /// instance stays: nothing is lost. drain.only and drain.skip choose files.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = utf8_path())]
     pub drain_to: Option<PathBuf>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -862,6 +887,41 @@ mod tests {
     #[test]
     fn the_declaration_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn directories_that_are_elevated_are_taken_literally() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("a")).unwrap();
+        let dots = top.join("a/../b");
+        let words = ["weir", "run", "--elevate", "/p/$HOME:x", "--elevate"];
+        let words = words.map(OsString::from).into_iter();
+        let words = words.chain([dots.into_os_string(), "true".into()]);
+        let sources = Cli::parse_from(words).sources(Environment::default());
+        let loaded = sources.load(Path::new("/")).unwrap();
+        let elevated = loaded.config.elevated_directories();
+        assert_eq!(elevated, [PathBuf::from("/p/$HOME:x"), top.join("b")]);
+        // So do the servers.
+        let again = Loaded::from_toml(&loaded.toml(), &Environment::default()).unwrap();
+        assert_eq!(again.config.elevated_directories(), elevated);
+    }
+
+    #[test]
+    fn paths_that_are_no_text_are_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        for option in ["--elevate", "--drain-to"] {
+            let bad = OsString::from_vec(b"/bad\xff".to_vec());
+            let words = [
+                OsString::from("weir"),
+                "run".into(),
+                option.into(),
+                bad,
+                "true".into(),
+            ];
+            let refused = Cli::try_parse_from(words).unwrap_err().to_string();
+            assert!(refused.contains("is not UTF-8"), "{refused}");
+        }
     }
 
     #[test]

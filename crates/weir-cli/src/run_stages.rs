@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
@@ -105,7 +106,7 @@ impl RunStages<'_> {
                 _ => refuse(&error.to_string()),
             })?;
         }
-        Ok(())
+        check_distinct(self.elevate)
     }
 
     /// The trees that are moved out of the instance.
@@ -286,6 +287,39 @@ pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
     let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
     let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
     targets.collect()
+}
+
+/// Refuses directories of which one is another one, or in it, by other names: programs would see two trees that do not
+/// know of each other.
+fn check_distinct(elevated: &[PathBuf]) -> Result<(), Failure> {
+    let id_of = |dir: &Path| {
+        let stat = dir.metadata().ok()?;
+        Some((stat.dev(), stat.ino()))
+    };
+    let at_and_above = |dir: &PathBuf| {
+        let path = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+        path.ancestors().filter_map(id_of).collect::<Vec<_>>()
+    };
+    let above: Vec<_> = elevated.iter().map(at_and_above).collect();
+    for (one, ids) in elevated.iter().zip(&above) {
+        let Some(own) = ids.first() else {
+            continue;
+        };
+        for (other, others) in elevated.iter().zip(&above) {
+            if one == other || !others.contains(own) {
+                continue;
+            }
+            let (one, other) = (one.display(), other.display());
+            let how = match others.first() == Some(own) {
+                true => "the same directory",
+                false => "one is within the other",
+            };
+            return Err(Failure::Refused(format!(
+                "--elevate {one} and {other}: {how}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The rule of an elevated tree of the instance with this run directory.

@@ -37,7 +37,8 @@ pub use patterns::Patterns;
 pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
 pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, PnetCdf, SectionInfo, SECTIONS};
 pub use types::{
-    ArrayLog, Budget, Connector, ConnectorChoice, Connectors, Directories, DrainOrder, HugePages,
-    KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, PrefetchTime,
-    ReportFormat, Setting, Size, Transport, UpdateMode, Visibility, WarmBudget,
+    paths_to_toml, ArrayLog, Budget, Connector, ConnectorChoice, Connectors, Directories,
+    DrainOrder, HugePages, KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method,
+    MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility,
+    WarmBudget,
 };

@@ -7,7 +7,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use crate::environment::Environment;
 use crate::error::nearest;
@@ -76,6 +76,16 @@ pub(crate) fn expected<T: Setting>(found: &str) -> InvalidValue {
 
 pub(crate) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
+}
+
+/// A path as it is written in TOML: a `$` of its name is not that of a variable.
+fn path_to_toml(path: &Path) -> String {
+    quoted(&literal(&path.to_string_lossy()))
+}
+
+/// A text of which nothing is expanded.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
 }
 
 /// A number of bytes.
@@ -285,7 +295,7 @@ impl Setting for MountPrefix {
     }
 
     fn to_toml(&self) -> String {
-        quoted(&self.0.to_string_lossy())
+        path_to_toml(&self.0)
     }
 }
 
@@ -416,7 +426,7 @@ impl Setting for KernelMount {
         match self {
             Self::Auto => quoted("auto"),
             Self::Never => quoted("never"),
-            Self::At(dir) => quoted(&dir.to_string_lossy()),
+            Self::At(dir) => path_to_toml(dir),
         }
     }
 }
@@ -435,14 +445,14 @@ fn absolute(text: &str, env: &Environment) -> Result<PathBuf, InvalidValue> {
 }
 
 impl Setting for PathBuf {
-    const SHAPE: &'static str = "an absolute path; $VARIABLES are expanded";
+    const SHAPE: &'static str = "an absolute path; $VARIABLES are expanded, `$$` is a `$`";
 
     fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
         absolute(text, env)
     }
 
     fn to_toml(&self) -> String {
-        quoted(&self.to_string_lossy())
+        path_to_toml(self)
     }
 }
 
@@ -472,7 +482,7 @@ impl Setting for Directories {
     const SHAPE: &'static str = PATHS_SHAPE;
 
     fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
-        at_least_one(paths_of_text(text, env)?)
+        at_least_one(paths_of_text::<Self>(text, env)?)
     }
 
     fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
@@ -493,7 +503,7 @@ impl ElevatedPaths {
     /// None is the root, the kernel's, or within another one.
     pub(crate) fn check(self) -> Result<Self, InvalidValue> {
         for (at, path) in self.0.iter().enumerate() {
-            let stands_in = path.display().to_string();
+            let stands_in = literal(&path.display().to_string());
             MountPrefix::from_text(&stands_in, &Environment::default())?;
             let others = self.0.iter().take(at);
             if let Some(other) = others
@@ -515,7 +525,7 @@ impl Setting for ElevatedPaths {
     const SHAPE: &'static str = PATHS_SHAPE;
 
     fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
-        Self(paths_of_text(text, env)?).check()
+        Self(paths_of_text::<Self>(text, env)?).check()
     }
 
     fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, InvalidValue> {
@@ -528,9 +538,17 @@ impl Setting for ElevatedPaths {
 }
 
 const PATHS_SHAPE: &str =
-    "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
+    "a list of absolute paths (in a variable or option: with `:` between, or as in a file); $VARIABLES are expanded, `$$` is a `$`";
 
-fn paths_of_text(text: &str, env: &Environment) -> Result<Vec<PathBuf>, InvalidValue> {
+fn paths_of_text<T: Setting>(text: &str, env: &Environment) -> Result<Vec<PathBuf>, InvalidValue> {
+    if text.starts_with('[') {
+        let table = format!("paths = {text}");
+        let table = DeTable::parse(&table).map_err(|error| error.message().to_owned())?;
+        return match table.get_ref().get("paths") {
+            Some(list) => paths_of_toml::<T>(list.get_ref(), env),
+            None => Err(expected::<T>("no list")),
+        };
+    }
     // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable may
     // hold a list.
     let expanded = env.expand(text)?;
@@ -554,7 +572,8 @@ fn paths_of_toml<T: Setting>(
     paths.collect()
 }
 
-fn paths_to_toml(paths: &[PathBuf]) -> String {
+/// A list of paths, as the text of a setting: nothing in them is expanded, and a `:` is part of a name.
+pub fn paths_to_toml(paths: &[PathBuf]) -> String {
     let items: Vec<String> = paths.iter().map(Setting::to_toml).collect();
     format!("[{}]", items.join(", "))
 }
