@@ -12,8 +12,9 @@ use weir_launch::root::run_dir_of_rank;
 
 use crate::args::EarlierDrains;
 use crate::exit::Failure;
+use crate::locate::elevated_directories;
 use crate::report::{self, DrainedFiles};
-use crate::run_stages::{elevated_directories, RunStages};
+use crate::run_stages::RunStages;
 use crate::show;
 
 /// How an instance is ended.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use weir_config::{Config, Environment};
+use weir_core::elevated::{MOST_TREES, TARGET_LINK};
 use weir_instance::directories::{self, Label, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
@@ -75,6 +76,13 @@ pub fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
             .collect::<Vec<_>>()
     });
     dirs.filter(|run_dir| !is_another(run_dir)).collect()
+}
+
+/// The elevated directories of the instance with this run directory, by their canonical paths.
+pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
+    let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
+    let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
+    targets.collect()
 }
 
 /// True if `run_dir` is of one of several servers of this machine, and not of the first.

@@ -28,7 +28,8 @@ use weir_mover::InstanceTree;
 use crate::args::PrefetchProcessArgs;
 use crate::drain::process_args::PREFETCHED_FILE;
 use crate::exit::Failure;
-use crate::run_stages::{elevated_directories, rule_of};
+use crate::locate::elevated_directories;
+use crate::run_stages::rule_of;
 use crate::supervise;
 
 /// The processes that take files.

@@ -22,9 +22,9 @@ use crate::args::{EarlierDrains, RunArgs, StartArgs};
 use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::inject::InjectedLibraries;
-use crate::locate::{living, remains_of, run_dir_of};
+use crate::locate::{elevated_directories, living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
-use crate::run_stages::{elevated_directories, RunStages};
+use crate::run_stages::RunStages;
 use crate::transfers::finish_transfers;
 use crate::{inject, limits, namespace, prefetch, report, supervise};
 
@@ -382,15 +382,18 @@ fn drained_to<'a>(
 
 /// Says where data is that could not be moved out of an instance.
 fn tell_where_it_is(run_dir: &Path, name: &str) {
-    let (again, end) = match elevated_directories(run_dir).is_empty() {
-        true => ("", ""),
-        false => (" (weir stop does, of elevated directories)", " --no-drain"),
+    let elevates = !elevated_directories(run_dir).is_empty();
+    let run_dir = run_dir.display();
+    let ways = match elevates {
+        false => format!(
+            "weir stage out -i {run_dir} SOURCE DESTINATION tries again, weir stop {name} gives up what it has"
+        ),
+        true => format!(
+            "weir stop {name} tries again, weir run -i {run_dir} -- cp -a SOURCE DESTINATION copies files to another \
+             directory, weir stop --no-drain {name} gives up what it has"
+        ),
     };
-    errln!(
-        "weir: the data is safe only in the instance, which stays: weir stage out -i {} SOURCE \
-         DESTINATION tries again{again}, weir stop{end} {name} gives up what it has",
-        run_dir.display()
-    );
+    errln!("weir: the data is safe only in the instance, which stays: {ways}");
 }
 
 fn run_in(

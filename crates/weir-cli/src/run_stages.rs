@@ -11,13 +11,14 @@ use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_config::Drain;
 use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
-use weir_core::elevated::{ALIAS_LINK, MOST_TREES, TARGET_LINK};
+use weir_core::elevated::ALIAS_LINK;
 use weir_instance::errln;
 
 use crate::args::{ChoiceArgs, DrainProcessArgs, EarlierDrains};
 use crate::array_log;
 use crate::drain::process::DrainProcess;
 use crate::exit::Failure;
+use crate::locate::elevated_directories;
 use crate::{show, supervise};
 
 /// The signals for a command by which it would end, if it had no handler, and that mean nothing to a
@@ -280,13 +281,6 @@ impl RunStages<'_> {
             .context("starting a drain")?;
         Ok(again.finish()? == Some(true))
     }
-}
-
-/// The elevated directories of the instance with this run directory, by their canonical paths.
-pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
-    let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
-    let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
-    targets.collect()
 }
 
 /// Refuses directories of which one is another one, or in it, by other names: programs would see two trees that do not

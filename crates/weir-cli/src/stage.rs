@@ -26,7 +26,7 @@ use weir_mover::{
 
 use crate::args::{ChoiceArgs, StageArgs, StageDirection, StageFiles};
 use crate::exit::Failure;
-use crate::locate::live_run_dir;
+use crate::locate::{elevated_directories, live_run_dir};
 use crate::{share, supervise};
 use follow::follow;
 use helpers::StageHelpers;
@@ -53,7 +53,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     let threads = files.threads.map(usize::from);
     let helpers = StageHelpers::new(&run_dir, &instance, is_in, options(files), threads)?;
     let helpers = helpers.as_ref();
-    let paths = ArgumentPaths::new(instance.prefix())?;
+    let paths = ArgumentPaths::new(instance.prefix(), &run_dir)?;
     let below = |pattern: &str| match paths.below(Path::new(pattern)) {
         Some(path) => path.to_string_lossy().into_owned(),
         None => format!("/{}", pattern.trim_start_matches('/')),
@@ -104,6 +104,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
 struct ArgumentPaths {
     /// Of the instance.
     prefix: PathBuf,
+    run_dir: PathBuf,
     here: PathBuf,
 }
 
@@ -118,9 +119,10 @@ struct PathRules<'a> {
 }
 
 impl ArgumentPaths {
-    fn new(prefix: &Path) -> Result<ArgumentPaths> {
+    fn new(prefix: &Path, run_dir: &Path) -> Result<ArgumentPaths> {
         Ok(ArgumentPaths {
             prefix: prefix.to_owned(),
+            run_dir: run_dir.to_owned(),
             here: std::env::current_dir().context("the current directory")?,
         })
     }
@@ -138,12 +140,26 @@ impl ArgumentPaths {
 
     fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
         self.below(path).ok_or_else(|| {
+            if self.is_elevated(path) {
+                let (path, run_dir) = (path.display(), self.run_dir.display());
+                return Failure::Refused(format!(
+                    "{path} is in a directory that the instance elevates, whose files programs see: weir run -i {run_dir} \
+                     -- cp -a {path} DESTINATION copies it"
+                ));
+            }
             Failure::Refused(format!(
                 "{} is not in the instance, whose paths begin with {}",
                 path.display(),
                 self.prefix.display()
             ))
         })
+    }
+
+    fn is_elevated(&self, path: &Path) -> bool {
+        let path = self.here.join(path);
+        let path = path.canonicalize().unwrap_or(path);
+        let mut elevated = elevated_directories(&self.run_dir).into_iter();
+        elevated.any(|dir| path.starts_with(dir))
     }
 
     fn outside(&self, path: &Path) -> Result<PathBuf, Failure> {

@@ -42,3 +42,28 @@ fn the_name_of_a_directory_is_taken_literally() {
     assert!(!room.path().join("with").exists());
     assert_eq!(room.left_behind(), [""; 0]);
 }
+
+#[test]
+fn a_refusal_names_the_command_that_copies_elevated_files() {
+    let room = Room::new();
+    room.ok(&["start", "x", "--elevate", "e"]);
+    let file = room.write("e/file", "content");
+    let out = room.path().join("out");
+    let [file, out] = [&file, &out].map(|path| path.to_str().unwrap());
+    let said = room.says(
+        2,
+        &format!("-- cp -a {file} DESTINATION"),
+        &["stage", "out", "-i", "x", file, out],
+    );
+    assert!(said.err.contains("weir run -i "), "{said:?}");
+    room.ok(&["run", "-i", "x", "cp", "-a", file, out]);
+    assert_eq!(fs::read(out).unwrap(), b"content");
+    // A directory has the name of a file that is to be moved.
+    fs::create_dir_all(room.path().join("drained/in/x")).unwrap();
+    room.write("in", "content");
+    let stages = ["--stage-in", "in", "--drain-to", "drained", "true"];
+    let run = [&["run", "-i", "x"], &stages[..]].concat();
+    room.says(122, "-- cp -a SOURCE DESTINATION copies files", &run);
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}

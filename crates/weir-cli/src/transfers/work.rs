@@ -20,8 +20,8 @@ use weir_mover::tree::FileTree;
 use weir_mover::{DirectoryTree, InstanceTree, MoveError};
 
 use super::drains;
+use crate::locate::elevated_directories;
 use crate::prefetch::{PrefetchOutcome, PrefetchedTree};
-use crate::run_stages::elevated_directories;
 
 /// The work of one file.
 #[derive(Debug)]
