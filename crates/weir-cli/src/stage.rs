@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use weir_config::{Config, Environment};
 use weir_instance::errln;
 use weir_instance::size::bytes;
-use weir_mover::sources::{check_parent, check_targets, make_parents, pair, SourcesRefused};
+use weir_mover::sources::{check_parent, make_parents, pair, SourcesRefused};
 use weir_mover::tree::FileTree;
 use weir_mover::{
     manifest, stage_chosen, DirectoryTree, InstanceTree, PathFilter, StageOptions, StagePair,
@@ -211,7 +211,7 @@ fn from_manifest<S: FileTree, T: FileTree>(
     to: &T,
     rules: &PathRules<'_>,
 ) -> Result<Vec<StagePair>, Failure> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let text = std::fs::read(file).with_context(|| file.display().to_string())?;
     let mut bad = Vec::new();
     let mut pairs = Vec::new();
     let read_lines = manifest::parse(&text);
@@ -231,15 +231,14 @@ fn from_manifest<S: FileTree, T: FileTree>(
             Ok(StagePair { source, target })
         });
         match checked {
-            Ok(pair) => pairs.push(pair),
+            Ok(pair) => pairs.push((line, pair)),
             Err(why) => bad.push((line, why.to_string())),
         }
     }
-    if let Err(error) = check_targets(&pairs) {
-        bad.push((text.lines().count(), error.to_string()));
-    }
+    let clashes = manifest::find_clashes(from, &pairs).into_iter();
+    bad.extend(clashes.map(|bad| (bad.line, bad.reason)));
     if bad.is_empty() {
-        return Ok(pairs);
+        return Ok(pairs.into_iter().map(|(_, pair)| pair).collect());
     }
     bad.sort();
     let lines = bad

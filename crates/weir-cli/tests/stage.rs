@@ -197,17 +197,31 @@ fn all_bad_lines_of_a_manifest_are_named_before_anything_moves() {
     let room = Room::new();
     source(&room);
     room.ok(&["start", "x"]);
-    let manifest = "source/one /weir/a\n# comment\nsource/none /weir/b\nsource/one\n\
-                    source/one /tmp/c\n/weir/x /weir/d\nsource/hole '/weir/a'\n";
-    room.write("bad", manifest);
+    let manifest = b"source/one /weir/a\n# comment\nsource/none /weir/b\nsource/one\n\
+                    source/one /tmp/c\n/weir/x /weir/d\nsource/hole '/weir/a'\nsource/one \xff\n\
+                    source/one /weir/e\n";
+    fs::write(room.path().join("bad"), manifest).unwrap();
     let refused = room.ends(2, &["stage", "in", "-i", "x", "--manifest", "bad"]);
     for words in [
         "bad:3: ",
         "bad:4: ",
         "bad:5: ",
         "bad:6: ",
-        "would both become",
+        "bad:7: /a is the destination of line 1, too",
+        "bad:8: it is not UTF-8",
         "nothing was moved",
+    ] {
+        assert!(refused.err.contains(words), "{words}: {refused:?}");
+    }
+    room.write(
+        "below",
+        "source/sub/two /weir/s/none\nsource/one /weir/s/one\nsource /weir/s\nsource/one /weir/s/one/x\n",
+    );
+    let refused = room.ends(2, &["stage", "in", "-i", "x", "--manifest", "below"]);
+    for words in [
+        "below:1: source/sub/two: no such file",
+        "below:2: line 3 has something else for /s/one, too",
+        "below:4: line 2 has something else for /s/one/x, too",
     ] {
         assert!(refused.err.contains(words), "{words}: {refused:?}");
     }

@@ -4,9 +4,11 @@
 //! double quotes, and outside of quotes, a backslash stands before a quote, a blank or a backslash.
 //! An empty line, and what follows a `#` at the beginning of a word, is a comment.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use crate::sources::StagePair;
+use crate::tree::{leads_to_directory, FileTree};
 
 /// A line that is not `source destination`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,12 +30,17 @@ pub struct Manifest {
 }
 
 /// Reads a manifest.
-pub fn parse(text: &str) -> Manifest {
+pub fn parse(text: impl AsRef<[u8]>) -> Manifest {
     let (mut pairs, mut bad) = (Vec::new(), Vec::new());
-    for (index, text) in text.lines().enumerate() {
+    for (index, text) in text.as_ref().split(|byte| *byte == b'\n').enumerate() {
         let line = index + 1;
         let mut refuse = |reason: String| bad.push(BadLine { line, reason });
-        match words(text) {
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        let words = match std::str::from_utf8(text) {
+            Ok(text) => words(text),
+            Err(_) => Err("it is not UTF-8"),
+        };
+        match words {
             Err(reason) => refuse(reason.to_owned()),
             Ok(words) => match <[String; 2]>::try_from(words) {
                 Ok([source, target]) if !source.is_empty() && !target.is_empty() => {
@@ -54,6 +61,61 @@ pub fn parse(text: &str) -> Manifest {
         }
     }
     Manifest { pairs, bad }
+}
+
+/// The lines whose targets two sources would get: the same as that of another line, or one below it that the source of that line
+/// fills, too. `pairs` are of the trees, with the numbers of their lines.
+pub fn find_clashes<S: FileTree>(from: &S, pairs: &[(usize, StagePair)]) -> Vec<BadLine> {
+    let mut first: HashMap<&Path, &(usize, StagePair)> = HashMap::new();
+    let mut bad = Vec::new();
+    for pair in pairs {
+        let target = pair.1.target.as_path();
+        if let Some((other, _)) = first.get(target) {
+            bad.push(BadLine {
+                line: pair.0,
+                reason: format!(
+                    "{} is the destination of line {other}, too",
+                    target.display()
+                ),
+            });
+        } else {
+            first.insert(target, pair);
+        }
+    }
+    for (line, pair) in pairs {
+        let above = pair.target.ancestors().skip(1);
+        let clash = above
+            .filter_map(|above| first.get(above))
+            .find(|(_, other)| fills(from, other, &pair.target));
+        if let Some((other, _)) = clash {
+            bad.push(BadLine {
+                line: *line,
+                reason: format!(
+                    "line {other} has something else for {}, too",
+                    pair.target.display()
+                ),
+            });
+        }
+    }
+    bad
+}
+
+/// True if the source of a pair has something for a path below its target, or is a file there.
+fn fills<S: FileTree>(from: &S, pair: &StagePair, path: &Path) -> bool {
+    let below = path.strip_prefix(&pair.target).unwrap_or(path);
+    let mut source = pair.source.clone();
+    for name in below {
+        if !leads_to_directory(from, &source) {
+            return true;
+        }
+        source.push(name);
+        match from.look_up(&source) {
+            Ok(Some(_)) => {}
+            // What cannot be read is told by the move.
+            Ok(None) | Err(_) => return false,
+        }
+    }
+    true
 }
 
 /// The words of a line.
@@ -123,9 +185,10 @@ mod tests {
 
     #[test]
     fn all_bad_lines_are_named() {
-        let bad = parse("/a\n/b /c\n/d /e /f\n\"/g /h\n/i \\\n'' /j\n").bad;
+        let bad = parse(b"/a\n/b /c\n/d /e /f\n\"/g /h\n/i \\\n'' /j\r\n\xff /k\n").bad;
         let lines: Vec<usize> = bad.iter().map(|bad| bad.line).collect();
-        assert_eq!(lines, [1, 3, 4, 5, 6]);
+        assert_eq!(lines, [1, 3, 4, 5, 6, 7]);
+        assert_eq!(bad[5].to_string(), "line 7: it is not UTF-8");
         assert_eq!(bad[0].to_string(), "line 1: it has no destination");
         assert_eq!(bad[2].to_string(), "line 4: a quote is not closed");
     }
