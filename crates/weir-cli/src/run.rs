@@ -346,7 +346,7 @@ fn run_staged(
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
-    prefetch::prefetch(run_dir, stages.settings.evict_percent)?;
+    prefetch::prefetch(run_dir, stages.settings.evict_percent.0)?;
     let drains = stages.begin_drains(run_dir);
     let mut outcome = run_in(args, run_dir, libraries, env, &mut used)?;
     // An instance that stays goes on with them.

@@ -199,7 +199,7 @@ impl RunStages<'_> {
             // An eviction is noted in a directory that a lost server may have.
             evict_percent: match before == EarlierDrains::LostServers {
                 true => 0,
-                false => self.settings.evict_percent,
+                false => self.settings.evict_percent.0,
             },
             first: self
                 .settings

@@ -220,7 +220,7 @@ fn serve(
             tracing::error!("what a killed server leaves would not be known as its: {e:#}");
         }
         is_ready = true;
-        match TransferStarter::listen(&claim.run_dir, config.drain.evict_percent) {
+        match TransferStarter::listen(&claim.run_dir, config.drain.evict_percent.0) {
             Ok(started) => transfers = Some(started),
             Err(e) => tracing::error!("programs cannot have files moved by weir.h: {e:#}"),
         }

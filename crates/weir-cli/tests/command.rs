@@ -5,6 +5,17 @@ mod common;
 use common::{Done, Room};
 
 #[test]
+fn a_part_of_the_storage_is_at_most_all_of_it() {
+    let room = Room::new();
+    let set = |percent: &str| format!("drain.evict_percent={percent}");
+    room.ok(&["config", "--set", &set("100")]);
+    for percent in ["101", "200", "-1", "1e2"] {
+        let words = "whole number";
+        room.says(2, words, &["config", "--set", &set(percent)]);
+    }
+}
+
+#[test]
 fn refused_usage_has_its_code_and_run_its_own() {
     let room = Room::new();
     room.ends(0, &["--help"]);

@@ -201,7 +201,16 @@ fn scripts_hear_of_each_file() {
         (&"ended".into(), &1.into())
     );
     room.ok(&["stop", "x"]);
-    // One that is not there is said, and everything is moved all the same.
+    // One that fails is said, once; so is one that is not there, and everything is moved all the same.
+    fs::write(&hook, "#!/bin/sh\ncat > /dev/null; exit 3\n").unwrap();
+    let drained = Drained::start(&room, &["--set", &settings[0]]);
+    let said = drained.ends(0);
+    assert_eq!(
+        said.matches("drain.hook ended with exit status: 3").count(),
+        1,
+        "{said}"
+    );
+    room.ok(&["stop", "x"]);
     let drained = Drained::start(&room, &["--set", "drain.hook=/none/hook"]);
     drained.write("three", "third");
     let said = drained.ends(0);

@@ -40,5 +40,5 @@ pub use types::{
     paths_to_toml, ArrayLog, Budget, Connector, ConnectorChoice, Connectors, Directories,
     DrainOrder, HugePages, KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method,
     MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility,
-    WarmBudget,
+    WarmBudget, WholePercent,
 };

@@ -15,7 +15,7 @@ use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
     ArrayLog, Budget, Connectors, Directories, DrainOrder, ElevatedPaths, HugePages, InvalidValue,
     KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, RawValue,
-    ReportFormat, Setting, Size, Stripe, Transport, Visibility, WarmBudget,
+    ReportFormat, Setting, Size, Stripe, Transport, Visibility, WarmBudget, WholePercent,
 };
 
 /// A section of `weir.toml`.
@@ -312,7 +312,7 @@ settings! {
         /// The part of a node's storage, in percent, from which on the storage of files of elevated directories is
         /// freed that are on the parallel file system, the least recently used first; programs then read
         /// them there. 100: only when a write finds no room; 0: never, and a full instance is ENOSPC.
-        evict_percent: u32 = "75",
+        evict_percent: WholePercent = "75",
         /// Of an elevated directory: replace also files that somebody else has put on the parallel file system, or
         /// changed there, since the job took their names. Else they stay, and the job's files stay in the
         /// instance until they have been moved out of the way.

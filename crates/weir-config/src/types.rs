@@ -627,6 +627,26 @@ impl Setting for u32 {
     }
 }
 
+/// A part of a whole, in whole percent, of which 0 has a meaning of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct WholePercent(pub u32);
+
+impl Setting for WholePercent {
+    const SHAPE: &'static str = "a whole number from 0 to 100";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, InvalidValue> {
+        match u32::from_text(text, env)? {
+            percent @ 0..=100 => Ok(Self(percent)),
+            percent => Err(format!("expected {}, not {percent}", Self::SHAPE).into()),
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 fn one_of(word: &str, words: &[&str]) -> InvalidValue {
     InvalidValue {
         reason: format!("expected one of {}", words.join(", ")),

@@ -2,6 +2,7 @@
 //! standard input. A program that does not read, or that ends, holds up nothing.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{killpg, Signal};
+use nix::unistd::Pid;
 use serde_json::{json, Value};
 use weir_instance::errln;
 use weir_mover::drain::MoveEvent;
@@ -41,6 +44,8 @@ impl EventHook {
             .env("LD_PRELOAD", "")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            // With all that it starts.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("drain.hook: {}", program.display()))?;
         let input = child.stdin.take().context("drain.hook: its input")?;
@@ -71,8 +76,12 @@ impl EventHook {
         }
     }
 
-    /// Tells it the end, and waits a little for it.
-    pub fn finish(mut self, is_safe: bool) {
+    /// Tells it the end, and waits a little for it. It is said if it failed.
+    pub fn finish(self, is_safe: bool) {
+        self.finish_within(END_TIME, is_safe);
+    }
+
+    fn finish_within(mut self, time: Duration, is_safe: bool) {
         self.send_line(json!({ "event": "finished", "safe": is_safe }));
         let missed = self.missed.load(Ordering::Relaxed);
         if missed > 0 {
@@ -80,18 +89,29 @@ impl EventHook {
         }
         // Its input ends when all are written.
         drop(self.events);
-        let until = Instant::now() + END_TIME;
+        let until = Instant::now() + time;
         while Instant::now() < until {
             let is_over = self.writer.is_finished();
-            if is_over && !matches!(self.child.try_wait(), Ok(None)) {
-                return;
+            match self.child.try_wait() {
+                Ok(Some(status)) if is_over => {
+                    if !status.success() {
+                        errln!("weir: drain.hook ended with {status}: it may not have acted on all files");
+                    }
+                    return;
+                }
+                Err(_) if is_over => return,
+                _ => std::thread::sleep(LOOK),
             }
-            std::thread::sleep(LOOK);
         }
-        errln!("weir: drain.hook does not end; it is killed");
-        let _ = self.child.kill();
+        errln!("weir: drain.hook does not end; it is killed, with all that it started");
+        let _ = killpg(pid_of(&self.child), Signal::SIGKILL);
         let _ = self.child.wait();
     }
+}
+
+/// The number of a process, which is that of its group.
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
 }
 
 /// Writes events until there are no more, or nobody reads them.
@@ -155,5 +175,27 @@ mod tests {
         }
         hook.finish(true);
         assert!(EventHook::start(Path::new("/none"), Path::new("/"), Path::new("/")).is_err());
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed_with_all_that_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("sleep 100 & echo $! > {}; wait", pid.display());
+        let hook = hook(dir.path(), &script);
+        let mut text = String::new();
+        while !text.ends_with('\n') {
+            std::thread::sleep(LOOK);
+            text = std::fs::read_to_string(&pid).unwrap_or_default();
+        }
+        hook.finish_within(LOOK, true);
+        let state = format!("/proc/{}/stat", text.trim());
+        let has_ended =
+            || std::fs::read_to_string(&state).map_or(true, |stat| stat.contains(") Z "));
+        let began = Instant::now();
+        while !has_ended() {
+            assert!(began.elapsed() < END_TIME, "it lives");
+            std::thread::sleep(LOOK);
+        }
     }
 }
