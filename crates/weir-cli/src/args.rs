@@ -329,7 +329,7 @@ pub struct RunArgs {
     pub stage_in: Vec<OsString>,
     /// Move what is in the instance into this directory, which is created if its parent exists: while the
     /// command works each file that is closed (drain.while_running), and the rest when it has ended,
-    /// however it ended. If that fails, weir run ends with 122 unless the command failed, and the
+    /// however it ended. If that fails, weir run ends with 122 unless the command failed by itself, and the
     /// instance stays: nothing is lost. drain.only and drain.skip choose files.
     #[arg(long, value_name = "DIRECTORY", value_parser = utf8_path())]
     pub drain_to: Option<PathBuf>,

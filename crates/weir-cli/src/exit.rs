@@ -53,7 +53,7 @@ pub const CODES: &[(u8, &str)] = &[
 
 /// The exit codes of `weir run`.
 pub const RUN_CODES: &[(u8, &str)] = &[
-    (RUN_NOT_SAFE, "the command ended with 0, but not everything is in the directory of --drain-to; the instance stays, and standard error says which"),
+    (RUN_NOT_SAFE, "the command ended with 0, or by a signal that weir run got, too, but not everything is in the directory of --drain-to; the instance stays, and standard error says which"),
     (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was stopped or lost while the command ran and the command ended with 0"),
     (NOT_EXECUTABLE, "the command was found but cannot be executed"),
     (NOT_FOUND, "the command was not found"),

@@ -321,11 +321,14 @@ struct CommandOutcome {
 }
 
 impl CommandOutcome {
-    /// The exit code of `weir run`. A command that failed by itself says more by its own.
+    /// The exit code of `weir run`. A command that failed by itself says more by its own; one that the end of the job has
+    /// ended says nothing that is not known.
     fn code(&self) -> u8 {
         match supervise::exit_code(self.status) {
             0 if !self.was_served => RUN_FAILED,
-            0 if !self.is_safe => RUN_NOT_SAFE,
+            code if !self.is_safe && (code == 0 || supervise::is_end_by_signal(code)) => {
+                RUN_NOT_SAFE
+            }
             code => code,
         }
     }

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -61,12 +61,26 @@ const ENDING: &[Signal] = &[
     Signal::SIGQUIT,
 ];
 
-/// True once one of them has come.
-static IS_TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+/// The signals that have come, as bits.
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+fn bit_of(signal: Signal) -> u64 {
+    1 << (signal as u32 - 1)
+}
 
 /// True if a signal that ends a job has come while a command was waited for.
 pub fn was_told_to_end() -> bool {
-    IS_TOLD_TO_END.load(Ordering::Relaxed)
+    let heard = HEARD.load(Ordering::Relaxed);
+    ENDING.iter().any(|signal| heard & bit_of(*signal) != 0)
+}
+
+/// True if a code is that of a command that a signal has ended, or that says so, and weir got such a signal, too: the end of
+/// the job ended it.
+pub fn is_end_by_signal(code: u8) -> bool {
+    let number = i32::from(code) - 128;
+    let signal = Signal::try_from(number).ok();
+    let signal = signal.filter(|signal| ENDING.contains(signal) || WARNINGS.contains(signal));
+    signal.is_some_and(|signal| HEARD.load(Ordering::Relaxed) & bit_of(signal) != 0)
 }
 
 /// The exit code of `weir run` for a command that ended so.
@@ -224,9 +238,7 @@ pub fn not_ignored(signals: &[Signal]) -> impl Iterator<Item = Signal> + '_ {
 }
 
 fn pass_on(signal: Signal, info: &siginfo, child: Pid) {
-    if ENDING.contains(&signal) {
-        IS_TOLD_TO_END.store(true, Ordering::Relaxed);
-    }
+    HEARD.fetch_or(bit_of(signal), Ordering::Relaxed);
     let from_kernel = info.ssi_code == libc::SI_KERNEL;
     let from_child = i32::try_from(info.ssi_pid) == Ok(child.as_raw());
     if !from_child && (!from_kernel || signal == Signal::SIGCONT) {

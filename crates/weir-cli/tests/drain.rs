@@ -456,6 +456,24 @@ fn nothing_is_moved_in_a_pause_and_a_move_keeps_its_limit() {
     room.ok(&["stop", "x"]);
 }
 
+/// The signal before the end of a job ends most commands: their code alone would not say that files are not safe.
+#[test]
+fn a_run_that_a_signal_ends_says_if_files_are_not_safe() {
+    let room = Room::new();
+    for (is_safe, code) in [(true, 143), (false, 122)] {
+        let drained = Drained::start(&room, &[]);
+        drained.status();
+        drained.write("one", "first");
+        if !is_safe {
+            fs::create_dir_all(drained.out("two/x")).unwrap();
+            drained.write("two", "second");
+        }
+        kill(pid_of(&drained.run), Signal::SIGTERM).unwrap();
+        drained.ends(code);
+        room.ok(&["stop", "x"]);
+    }
+}
+
 /// The file system of a job's output may be full, and the reader of a pipe may have ended.
 #[test]
 fn what_cannot_be_said_does_not_end_a_run() {
