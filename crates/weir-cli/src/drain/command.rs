@@ -26,6 +26,8 @@ const REPLY_BYTES: u64 = 2 * LINE_BYTES;
 /// The time within which a reply comes, if there is no other limit.
 const REPLY_TIME: Duration = Duration::from_secs(30);
 
+/// The time after which it is said that a drain, which goes on to reply, does not.
+const SILENCE: Duration = Duration::from_millis(700);
 /// The shortest time for which a reply is waited for: 0 would be without end.
 const SHORTEST_READ: Duration = Duration::from_millis(1);
 
@@ -118,7 +120,8 @@ fn talk(
     send(stream, request).context("asking the drain")?;
     let mut reader = BufReader::new(stream);
     let bar = progress_bar();
-    let mut last = None;
+    let mut last = DrainReply::default();
+    let mut answered = Instant::now();
     loop {
         let time = until.map_or(REPLY_TIME, |until| {
             let left = until.saturating_duration_since(Instant::now());
@@ -131,32 +134,33 @@ fn talk(
             Ok(reply) => reply,
             Err(error) if is_timeout(&error) => {
                 bar.finish_and_clear();
-                return Ok(DrainReply {
-                    status: last,
-                    verdict: Some(DrainVerdict::NotYet),
-                    reason: Some(format!(
-                        "not everything is known to be safe: the drain does not answer for {:.0} s",
-                        time.as_secs_f64()
-                    )),
-                    ..DrainReply::default()
-                });
+                last.verdict = Some(DrainVerdict::NotYet);
+                let silence = answered.elapsed();
+                if silence >= SILENCE {
+                    last.reason = Some(format!(
+                        "not everything is known to be safe: the drain has not answered for {:.0} s",
+                        silence.as_secs_f64()
+                    ));
+                }
+                return Ok(last);
             }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 return Err(anyhow!("the drain has ended meanwhile; weir run says how").into());
             }
             Err(error) => return Err(anyhow!(error).context("reading from the drain").into()),
         };
+        answered = Instant::now();
         if let Some(status) = &reply.status {
             draw(&bar, status);
         }
         if until.is_some_and(|until| Instant::now() >= until) {
             reply.verdict.get_or_insert(DrainVerdict::NotYet);
         }
-        last.clone_from(&reply.status);
         if reply.verdict.is_some() {
             bar.finish_and_clear();
             return Ok(reply);
         }
+        last = reply;
     }
 }
 
