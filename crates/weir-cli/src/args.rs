@@ -174,21 +174,21 @@ pub enum Command {
     Start(StartArgs),
     /// Stop an instance and clear what it took.
     ///
-    /// While programs use it this is refused, and says which they are; --force does it all the same.
+    /// It is refused while programs use the instance, which it lists; --force does it all the same.
     ///
     /// One that is dead, whose server was killed, is cleared: what it had is gone then. Nothing else
     /// does that while its job lasts. If files are to be moved out of it, they are moved first, as by weir recover.
     Stop(StopArgs),
     /// Move what dead instances still have to the parallel file system, and clear them.
     ///
-    /// One is dead whose server was killed, or whose weir run was, as at the time limit of a job. What its memory and
+    /// An instance is dead if its server was killed, or its weir run, as at the time limit of a job. What its memory and
     /// its file tier have is on this node as long as nobody clears it: weir recover moves it to the directories that it
     /// elevated, or to that of --drain-to, as the end of the run would have. Of an instance of several nodes it brings
     /// the servers of all nodes back for that, and clears all. What cannot be recovered is named.
     Recover(RecoverArgs),
     /// Show an instance, or list those that run and those that are dead.
     ///
-    /// One is dead whose server was killed. weir start NAME goes on with what it left, and so
+    /// An instance is dead if its server was killed. weir start NAME goes on with what it left, and so
     /// does a weir run that uses it; weir stop NAME clears it.
     Status(StatusArgs),
     /// List a directory of the file system.
@@ -226,8 +226,8 @@ pub enum Command {
     /// Beside a weir run --elevate or --drain-to, on its node: each file that is closed and has not changed for a
     /// second is given to the command, and moved to the parallel file system when that has ended. The command
     /// sees the file at its own path, and reads the instance's bytes. If it fails, the file is moved all the same.
-    /// A file that is written again is analysed again. If weir analyze ends, however, nothing is held back for it;
-    /// nor is anything while a program waits for room.
+    /// A file that is written again is analysed again. When weir analyze ends, for whatever reason, it holds
+    /// no file back any more; nor does it while a program waits for room.
     ///
     /// It waits for the weir run, and ends with it: what was written last is analysed before that ends. So in a
     /// batch script start it in the background, before weir run; the command of weir run must not wait for it.
@@ -240,7 +240,7 @@ pub enum Command {
     Mount(MountArgs),
     /// Say what is wrong with this machine, and what to do about it.
     ///
-    /// With --bundle nothing is judged: the findings go into a file that a bug report can have, with
+    /// With --bundle the findings go into a file for a bug report, and are not judged, with
     /// versions, settings, limits, mounts, and the status and logs of your instances on this node.
     Doctor(DoctorArgs),
     /// Print the settings in force and where each came from.

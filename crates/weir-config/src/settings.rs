@@ -309,8 +309,8 @@ settings! {
         /// system returns, in seconds; 0: without limit. Then it says what hangs, and exits with 122; the
         /// files stay in the instance.
         stuck_s: u32 = "600",
-        /// The part of a node's storage, in percent, from which on the storage of files of elevated directories is
-        /// freed that are on the parallel file system, the least recently used first; programs then read
+        /// The use of a node's storage, in percent, from which on weir frees the storage of files of elevated directories
+        /// that are on the parallel file system already, the least recently used first; programs then read
         /// them there. 100: only when a write finds no room; 0: never, and a full instance is ENOSPC.
         evict_percent: WholePercent = "75",
         /// Of an elevated directory: replace also files that somebody else has put on the parallel file system, or

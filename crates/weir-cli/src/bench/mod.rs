@@ -253,7 +253,7 @@ fn measure(
     };
     let turned_away = stage.gate.turned_away();
     if turned_away > 0 {
-        errln!("weir: {turned_away} connections of no worker were turned away");
+        errln!("weir: {turned_away} connections were refused that did not come from workers");
     }
     stage.strike()?;
     Ok(finished)

@@ -98,7 +98,9 @@ impl DrainProcessArgs {
     /// The user's program that hears of events. Without it everything is moved all the same.
     pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
-        let told = |error: &anyhow::Error| errln!("weir: {error:#}; it hears nothing");
+        let told = |error: &anyhow::Error| {
+            errln!("weir: the hook of the drain cannot be started: {error:#}")
+        };
         started.inspect_err(told).ok()
     }
 
@@ -125,7 +127,9 @@ impl DrainProcessArgs {
         };
         let shared = SharedPaths::Targets(vec![target.to_owned()]);
         MoverGate::open(&self.run_dir, "drain", shared, role).unwrap_or_else(|error| {
-            errln!("weir: drain: this node moves everything: {error:#}");
+            errln!(
+                "weir: drain: the other nodes do not help, this one moves everything: {error:#}"
+            );
             MoverGate::default()
         })
     }

@@ -218,7 +218,7 @@ fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
             "weir: drain: {} files could not be moved, and are tried again: {reason}",
             failures().count()
         ),
-        None if told.is_some() => errln!("weir: drain: what could not be moved is moved"),
+        None if told.is_some() => errln!("weir: drain: the files that had failed are moved now"),
         _ => {}
     }
     *told = first;

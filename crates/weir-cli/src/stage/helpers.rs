@@ -110,7 +110,9 @@ impl MoverSource for StageHelpers {
         };
         let gate = MoverGate::open(&self.run_dir, "stage", shared, role);
         let gate = gate.unwrap_or_else(|error| {
-            errln!("weir: stage: this node moves everything: {error:#}");
+            errln!(
+                "weir: stage: the other nodes do not help, this one moves everything: {error:#}"
+            );
             MoverGate::default()
         });
         let invited = gate.invited();
