@@ -123,9 +123,27 @@ def relink(p):
     os.rmdir(p)
     os.symlink(os.path.join(top, rng.choice(NAMES)), p.rstrip("/"))
 
+def dated(p):
+    """A new version, perhaps of the same size, with the time of others, as tar and cp -p leave them."""
+    fd = os.open(p, rng.choice([os.O_CREAT | os.O_WRONLY, os.O_CREAT | os.O_TRUNC | os.O_WRONLY]), 0o644)
+    os.pwrite(fd, b"%02d" % rng.randrange(100), 0)
+    os.close(fd)
+    os.utime(p, ns=(OLD_NS, OLD_NS))
+
+def attribute(p):
+    name = rng.choice(["user.a", "user.b"])
+    if rng.random() < 0.3:
+        os.removexattr(p, name)
+    else:
+        os.setxattr(p, name, b"%d" % rng.randrange(9))
+
+def attributes(p):
+    return {name: os.getxattr(p, name) for name in sorted(os.listxattr(p)) if name.startswith("user.")}
+
 def home(p):
     os.chdir(top)
 
+OLD_NS = 1577836800 * 10**9
 # Each with its weight.
 OPS = [
     (8, lambda p: write(p, "wb")), (3, lambda p: write(p, "ab")), (3, exclusive), (3, truncating), (3, update),
@@ -135,7 +153,7 @@ OPS = [
     (3, lambda p: open(p, "rb").read()), (2, lambda p: os.chmod(p, rng.choice([0o644, 0o600, 0o755]))),
     (2, lambda p: os.truncate(p, rng.randrange(9))), (2, chdir), (4, home), (3, dirfd), (2, held),
     (1, lambda p: os.path.realpath(p)[len(top):]), (1, lambda p: os.access(p, os.W_OK)), (1, lambda p: tree(top)),
-    (1, relink),
+    (1, relink), (4, dated), (2, attribute), (2, attributes),
 ]
 WEIGHTED = [op for weight, op in OPS for _ in range(weight)]
 pauses = float(os.environ.get("UNION_PAUSES", 0))

@@ -93,4 +93,6 @@ recovered() {
 shown() {
 	(cd "$1" && find . -type f -printf '%P %y %m %s %n\n' -o -printf '%P %y %m %l\n' | sed "s $PWD TOP " | sort)
 	(cd "$1" && find . -type f | sort | xargs -d '\n' sha256sum)
+	(cd "$1" && find . -type f ! -newermt 2021-01-01 -printf '%P %t\n' | sort)
+	(cd "$1" && find . -type f | sort | xargs -r -d '\n' getfattr -d --)
 }
