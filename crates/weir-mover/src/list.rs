@@ -127,6 +127,10 @@ impl StageCaller for ListCaller<'_> {
         let file = self.by_source.get(source);
         file.map_or(LikenessBy::Times, |file| file.likeness)
     }
+    fn has_made(&self, source: &Path) -> bool {
+        let file = self.by_source.get(source);
+        file.is_some_and(|file| file.is_ours)
+    }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let file = self.by_target.get(target);
         file.is_none_or(|file| file.replaces.allows(there))

@@ -31,6 +31,8 @@ pub struct FileToMove {
     pub content: Option<ContentStamp>,
     /// How it is known if the target has it already.
     pub likeness: LikenessBy,
+    /// A drain has put there what the target has: extended attributes that programs have removed since go.
+    pub is_ours: bool,
 }
 
 /// Something that moves lists of files: a process on another node.

@@ -99,7 +99,7 @@ impl DrainProcessArgs {
     pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
         let told = |error: &anyhow::Error| {
-            errln!("weir: the hook of the drain cannot be started: {error:#}")
+            errln!("weir: the hook of the drain cannot be started: {error:#}");
         };
         started.inspect_err(told).ok()
     }

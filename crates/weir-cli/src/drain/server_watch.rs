@@ -67,12 +67,9 @@ pub fn begin_anew(args: &DrainProcessArgs, socket: &SocketGuard) {
         EarlierDrains::Ended | EarlierDrains::Killed => EarlierDrains::Killed,
     };
     let words = args.words_after(before);
-    let error = match std::env::current_exe() {
-        Ok(program) => Command::new(program)
-            .arg("drain-process")
-            .args(words)
-            .exec(),
-        Err(error) => error,
-    };
+    // Also if the program was replaced meanwhile.
+    let mut program = Command::new("/proc/self/exe");
+    let error = program.arg("drain-process").args(words).exec();
     errln!("weir: drain: cannot begin anew: {error}");
+    let _ = std::fs::remove_file(starting_mark_of(&args.run_dir, std::process::id()));
 }

@@ -31,6 +31,8 @@ use super::question::Question;
 const NAMED_FILES: usize = 100;
 /// The least and the longest time for which a question waits for a look at the instance.
 const LOOK_TIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
+/// A round does not make way before it has taken so many times the time of a look.
+const YIELD_LOOKS: u32 = 10;
 /// The time between two replies to one request.
 const REPLY_INTERVAL: Duration = Duration::from_millis(250);
 /// The least time between two rounds that are waited for: a file that was written a moment ago is not
@@ -223,18 +225,26 @@ impl DrainService {
 
     /// Makes rounds no more: the command has ended. So does a pause.
     pub fn begin_to_finish(&self) {
-        self.yield_round();
         let mut state = self.state();
+        if state.step == DrainStep::Moving {
+            state.progress.yields.store(true, Ordering::Relaxed);
+        }
         state.step = DrainStep::Finishing;
         self.limit.set_paused(false);
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Has the round under way begin no more files, so that the next one moves those first that come first.
+    /// Stops the current round after the files that it is copying, so that the next one begins with those that come first. Not
+    /// if it has just begun: each round looks at the whole tree.
     fn yield_round(&self) {
         let state = self.state();
-        if state.step == DrainStep::Moving {
+        let look = Duration::from_secs_f64(state.last.walk_seconds);
+        let least = (look * YIELD_LOOKS).max(ROUND_INTERVAL);
+        let is_late = state
+            .progress_began
+            .is_some_and(|began| began.elapsed() > least);
+        if state.step == DrainStep::Moving && is_late {
             state.progress.yields.store(true, Ordering::Relaxed);
         }
     }
@@ -377,10 +387,15 @@ impl DrainService {
                 reason: failure.reason.clone(),
             },
         });
+        let left = summary.not_reached.iter().map(|path| PendingFile {
+            path: path.clone(),
+            size: 0,
+            state: PendingState::Waiting,
+        });
         let mut last = DrainRound::default();
         last.safe_files = summary.files + summary.unchanged;
         last.safe_bytes = state.progress.bytes_done.load(Ordering::Relaxed);
-        last.pending = failed.collect();
+        last.pending = failed.chain(left).collect();
         state.last = Arc::new(last);
         state.last_began = state.progress_began.take();
         state.moved_files += summary.files;

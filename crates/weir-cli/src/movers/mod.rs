@@ -90,6 +90,7 @@ struct WireFile {
     /// The only content that is moved.
     content: Option<ContentStamp>,
     likeness: LikenessBy,
+    is_ours: bool,
 }
 
 impl From<&FileToMove> for WireFile {
@@ -101,6 +102,7 @@ impl From<&FileToMove> for WireFile {
             replaces: file.replaces.clone(),
             content: file.content,
             likeness: file.likeness,
+            is_ours: file.is_ours,
         }
     }
 }
@@ -115,6 +117,7 @@ impl From<WireFile> for FileToMove {
             replaces: file.replaces,
             content: file.content,
             likeness: file.likeness,
+            is_ours: file.is_ours,
         }
     }
 }

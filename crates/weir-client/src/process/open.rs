@@ -348,8 +348,13 @@ impl OpenCalls {
         };
         for _ in 0..TRIES {
             if let Some(target) = self.inodes.view()?.create(op.clone())? {
-                if target.new {
-                    self.inodes.keep_replaced_xattrs(target.ino, &replaced)?;
+                let kept = match target.new {
+                    true => self.inodes.keep_replaced_xattrs(target.ino, &replaced),
+                    false => Ok(()),
+                };
+                if let Err(error) = kept {
+                    self.inodes.discard_replacement(parent, name);
+                    return Err(error);
                 }
                 return Ok(Some(LowerOpening::Replaced(target)));
             }

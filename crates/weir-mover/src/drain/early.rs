@@ -15,8 +15,10 @@
 //! Left out: files in directories that programs have made and removed since the walk before; large files, files with several
 //! names, those that wait for an analysis, and evicted ones, which are copied in whichever version they have by then.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -78,11 +80,13 @@ impl<T: FileTree> EarlyCopies<'_, T> {
         }
     }
 
-    /// Has a file copied before the next walk.
-    pub(super) fn want(&mut self, path: &Path) {
-        if self.wanted.len() < MOST_FILES {
+    /// Requests a copy of a file before the next walk; false: there are too many.
+    fn request_copy(&mut self, path: &Path) -> bool {
+        let has_room = self.wanted.len() < MOST_FILES || self.wanted.contains(path);
+        if has_room {
             self.wanted.insert(path.to_owned());
         }
+        has_room
     }
 
     /// True if there is a copy that lacks its name.
@@ -100,6 +104,11 @@ impl<T: FileTree> EarlyCopies<'_, T> {
         self.outdated.get(path).copied()
     }
 
+    /// The files of which the walk has found a later version.
+    pub(super) fn outdated_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.outdated.keys()
+    }
+
     /// The first of these times.
     pub(super) fn first_outdated(&self) -> Option<Time> {
         self.outdated.values().min().copied()
@@ -108,11 +117,6 @@ impl<T: FileTree> EarlyCopies<'_, T> {
     /// Notes the history of names after the walk.
     pub(super) fn note_walk(&mut self, after: Option<&TreeHistory>) {
         self.is_calm = is_calm(self.history.as_ref(), after);
-    }
-
-    /// Has a file copied before walks no more: it changes no longer.
-    pub(super) fn forget(&mut self, path: &Path) {
-        self.wanted.remove(path);
     }
 
     /// Removes the copies that got no names.
@@ -140,6 +144,8 @@ struct MissedFile {
     born: Option<Time>,
     /// If it was written: its inode.
     written: Option<(u64, u64)>,
+    /// A program has it open that has had it open always, once this was asked.
+    is_open: OnceCell<bool>,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -155,6 +161,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             self.early.wanted.clear();
             return;
         }
+        let wanted = std::mem::take(&mut self.early.wanted);
+        // Others are calm by now.
+        let is_restless = |path: &PathBuf| {
+            let moved = self.moved.get(path);
+            moved.is_none_or(|moved| self.version_at(path) != Some(moved.version))
+        };
+        let wanted: BTreeSet<PathBuf> = wanted.into_iter().filter(is_restless).collect();
+        self.early.wanted = wanted;
         let wanted = self.early.wanted.iter();
         let files: Vec<(PathBuf, FileToMove)> = wanted
             .filter(|path| self.is_due_early(path, settled))
@@ -168,6 +182,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                     replaces: self.replaceable(path),
                     content: None,
                     likeness: LikenessBy::Bytes,
+                    is_ours: false,
                 };
                 (path.clone(), file)
             })
@@ -218,9 +233,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// True if a file can be copied before the walk, and its name could be given now.
     fn is_due_early(&self, path: &Path, settled: Duration) -> bool {
         let found = self.from.look_up(&self.source.join(path)).ok().flatten();
+        let hangs = self.to.hangs_at(&self.at_target(path));
         found.is_some_and(|found| {
             let is_settled = since_1970(found.ctime) <= settled;
             (self.due.is_some() || is_settled)
+                && !hangs
                 && found.nlink == 1
                 && self.can_be_early(path, found.ino, found.size)
         })
@@ -239,9 +256,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Notes that a program had written a file before its copy ended.
     pub(super) fn note_overtaken(&mut self, path: &Path, node: &SeenNode) {
         let version = &node.version;
-        if !node.has_links && self.can_be_early(path, version.ino, version.size) {
-            self.early.want(path);
-        } else {
+        let can_be_early = !node.has_links && self.can_be_early(path, version.ino, version.size);
+        if !(can_be_early && self.early.request_copy(path)) {
             self.order.note_overtaken(version.inode());
         }
     }
@@ -282,7 +298,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let is_patient = self.order.rounds_of(&path) >= LONGEST_WAIT;
             let copy = &self.early.copies[&path];
             let mut missed = missed.iter();
-            if is_patient || is_calm && !missed.any(|missed| self.concerns(missed, copy)) {
+            if is_calm && (is_patient || !missed.any(|missed| self.may_speak_of(copy, missed))) {
                 snapshot.set_back(&path, copy.version);
             } else {
                 self.early.copies.remove(&path);
@@ -303,6 +319,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             changed: lost.at,
             born: lost.born,
             written: None,
+            is_open: OnceCell::new(),
         });
         let files = snapshot.of_kind(NodeKind::File);
         let written =
@@ -312,35 +329,42 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             changed: node.version.ctime,
             born: node.born,
             written: Some(node.version.inode()),
+            is_open: OnceCell::new(),
         });
         lost.chain(written).collect()
     }
 
     /// True if a copy may speak of a file that was missed.
-    fn concerns(&self, missed: &MissedFile, early: &EarlyCopy<'_, T>) -> bool {
+    fn may_speak_of(&self, early: &EarlyCopy<'_, T>, missed: &MissedFile) -> bool {
         let is_older = missed.born.is_none_or(|born| born <= early.version.ctime);
         // The file itself, or one that has been copied as it was then.
         let copied = self.early.copies.get(&missed.path);
         let is_copied = copied.is_some_and(|copied| copied.version.ctime <= early.version.ctime);
-        let is_open = || {
-            missed
-                .written
-                .is_some_and(|inode| self.was_always_open(&missed.path, inode))
-        };
+        let is_open = || self.was_always_open(missed);
         is_older && missed.changed > early.unchanged_at && !is_copied && !is_open()
     }
 
     /// True if a program has a file open for writing that no walk has found closed: no file waits for it.
-    fn was_always_open(&self, path: &Path, inode: (u64, u64)) -> bool {
-        let state = || self.from.write_state(&self.source.join(path));
-        self.order.awaited_from(inode).is_none() && matches!(state(), Ok(WriteState::Open))
+    fn was_always_open(&self, missed: &MissedFile) -> bool {
+        let Some(inode) = missed.written else {
+            return false;
+        };
+        let state = || self.from.write_state(&self.source.join(&missed.path));
+        *missed.is_open.get_or_init(|| {
+            self.order.awaited_from(inode).is_none() && matches!(state(), Ok(WriteState::Open))
+        })
     }
 
     /// Gives a file its name that was copied before the walk.
-    pub(super) fn name_early(&mut self, path: &Path) -> Result<MovedSource, MoveError> {
+    pub(super) fn name_early(
+        &mut self,
+        path: &Path,
+        progress: &StageProgress,
+    ) -> Result<MovedSource, MoveError> {
         let early = self.early.copies.remove(path).expect("it was copied");
         let copied = *early.copy.copied();
         let target = self.at_target(path);
+        progress.files_done.fetch_add(1, Ordering::Relaxed);
         self.xattrs_not_kept += early.copy.publish()?;
         if let Some(dir) = target.parent() {
             let synced = self.to.sync_directory(dir);

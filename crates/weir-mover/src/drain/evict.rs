@@ -365,6 +365,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     replaces,
                     content: None,
                     likeness: LikenessBy::Bytes,
+                    is_ours: false,
                 };
                 let moved = move_files(
                     self.from,

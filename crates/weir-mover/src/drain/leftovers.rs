@@ -86,7 +86,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     /// True if this drain has put a node there. What it found there as it is may be of an earlier one.
-    fn has_made(&self, path: &Path) -> bool {
+    pub(super) fn has_made(&self, path: &Path) -> bool {
         self.moved.get(path).is_some_and(|moved| moved.is_ours)
     }
 

@@ -182,6 +182,7 @@ mod tests {
                 replaces: Replaceable::Any,
                 content: None,
                 likeness: LikenessBy::Times,
+                is_ours: false,
             },
             inode: (0, number % 900),
             size: if number == 3 { LIST_BYTES } else { 1 },

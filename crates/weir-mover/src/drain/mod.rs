@@ -470,6 +470,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.relink_copies(&mut round, progress);
         let chosen = self.choose(&mut round);
         self.copy(&mut round, &chosen, progress);
+        self.pend_outdated(&mut round);
         let changed = self.change_names(&mut round);
         round.names += changed;
         self.pend_relocated(&mut round);
@@ -706,6 +707,9 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn likeness(&self, source: &Path, stat: &Stat) -> LikenessBy {
         let path = self.below_source(source);
         self.drain.likeness_of(path, stat.mtime, stat.btime)
+    }
+    fn has_made(&self, source: &Path) -> bool {
+        self.drain.has_made(self.below_source(source))
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.below_target(target);

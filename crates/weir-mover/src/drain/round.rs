@@ -1,5 +1,6 @@
 //! A round: the files that are copied in it, and what is known of each afterwards.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -191,9 +192,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let mut obstacle = self.obstacle(round, path, &node.version);
-            if self.early.is_given_up(path) && obstacle.is_none() {
+            if self.early.is_given_up(path) {
                 order.leave_out(path);
-                obstacle = Some(PendingState::Waiting);
+                obstacle.get_or_insert(PendingState::Waiting);
             }
             if self.is_ordered(path) {
                 let (known, version) = (&self.order, &node.version);
@@ -311,6 +312,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             replaces: self.replaceable(path),
             content: self.analysed_content(path).or_else(seen),
             likeness: self.likeness_of(path, node.version.mtime, node.born),
+            is_ours: self.has_made(path),
         }
     }
 
@@ -435,7 +437,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return self.copy_listed(round, &[path], changes, progress);
         }
         let moved = match way {
-            CopyWay::Early => self.name_early(path),
+            CopyWay::Early => self.name_early(path, progress),
             CopyWay::Ahead => self
                 .finish_ahead(round, (path, node), progress)
                 .map(MovedSource::Copied),
@@ -453,17 +455,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             round.copied += 1;
             round.bytes += stat.size;
         }
-        let goes_on = self.note_all(round, &[path], vec![Some(MovedFile::new(moved))]);
-        if self.early.outdated_since(path).is_some() {
+        self.note_all(round, &[path], vec![Some(MovedFile::new(moved))])
+    }
+
+    /// Has the later versions of files that were copied before the walk wait for the next round.
+    pub(super) fn pend_outdated(&self, round: &mut RoundState) {
+        let snapshot = Arc::clone(&round.snapshot);
+        let pending = round.pending.iter().map(|file| file.path.clone());
+        let pending: HashSet<PathBuf> = pending.collect();
+        for path in self.early.outdated_paths() {
+            let Some(node) = snapshot.get(path) else {
+                continue;
+            };
             // Names that the walk saw wait for what it saw of this file, too.
             round.closed.insert(path, &node.version);
-            if self.has_moved(path, node) {
+            if !pending.contains(path) {
                 round.pend(path, node, PendingState::Waiting);
             }
-        } else if way == CopyWay::Early {
-            self.early.forget(path);
         }
-        goes_on
     }
 
     /// Copies an evicted file that programs have written since.

@@ -311,6 +311,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
             // On the mover's node something else may have its path.
             content: is_outside.then(|| ContentStamp::from(&file.stat)),
             likeness: LikenessBy::Times,
+            is_ours: false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::io::Errno;
 use weir_client::types::Stat;
 
 use super::{FoundFile, FoundSymlink, FurtherName, SmallFiles, StageRun, Walked};
@@ -13,7 +14,7 @@ use crate::publish::{
     check_kind, destination, is_at_above_or_below, is_symlink_to, make_hard_link, make_symlink,
     LinkOutcome,
 };
-use crate::tree::{FileTree, KeptAttributes, NodeKind};
+use crate::tree::{failed_with, FileTree, KeptAttributes, NodeKind};
 
 impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     /// Finishes links and directories, the deepest first.
@@ -51,8 +52,13 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             };
             let done = kept_xattrs.and_then(|lost| {
                 self.summary().xattrs_not_kept += lost;
-                let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
-                set.map_err(MoveError::io("setting attributes of", target))
+                match self.to.set_attributes(target, NodeKind::Directory, &kept) {
+                    // Its owner has changed them there.
+                    Err(error) if directory.is_borrowed && failed_with(&error, Errno::PERM) => {
+                        Ok(())
+                    }
+                    set => set.map_err(MoveError::io("setting attributes of", target)),
+                }
             });
             if let Err(error) = done {
                 self.summary().fail(source, target, &error);

@@ -26,7 +26,9 @@ use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::WriteState;
 use weir_client::types::Stat;
 
-use crate::copy::{compare, likeness, match_xattrs, FileCopy, Likeness, LikenessBy, ReadyCopy};
+use crate::copy::{
+    compare, keep_xattrs, likeness, match_xattrs, FileCopy, Likeness, LikenessBy, ReadyCopy,
+};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 pub use crate::progress::StageProgress;
@@ -118,6 +120,10 @@ pub(crate) trait StageCaller: Sync {
     /// How it is known if the target has a source already, unless the options say more.
     fn likeness(&self, _source: &Path, _stat: &Stat) -> LikenessBy {
         LikenessBy::Times
+    }
+    /// True if the caller has put there what a target has.
+    fn has_made(&self, _source: &Path) -> bool {
+        false
     }
     /// Notes that a target is as the source was already.
     fn note_found(&self, _target: &Path, _source: &Stat) {}
@@ -514,10 +520,17 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         stat: &Stat,
         there: &Stat,
     ) -> Result<(), MoveError> {
-        let lost = match_xattrs(self.from, self.to, source, target)?;
+        let is_own = || there.uid == rustix::process::geteuid().as_raw();
+        let lost = match self.caller.has_made(source) {
+            true => match_xattrs(self.from, self.to, source, target)?,
+            // Users may have given it others.
+            false if is_own() => keep_xattrs(self.from, self.to, source, target)?,
+            false => 0,
+        };
         self.summary().xattrs_not_kept += lost;
         let kept = KeptAttributes::from(stat);
-        if kept.mode == there.mode & 0o7777 {
+        let has_group = !KeptAttributes::is_group_kept(kept.gid, || Ok(there.gid)).unwrap_or(false);
+        if kept.mode == there.mode & 0o7777 && has_group {
             return Ok(());
         }
         let changed = self.to.set_attributes(target, NodeKind::File, &kept);

@@ -711,4 +711,18 @@ fn extended_attributes_are_kept() {
         let length = getxattr(scene.target("file"), name, &mut kept);
         assert_eq!(length.map(|length| &kept[..length]), Ok(value), "{name}");
     }
+    // Those of others stay, also if the file is there already.
+    setxattr(scene.target("file"), "user.sum", b"1", flags).unwrap();
+    setxattr(scene.source("file"), "user.empty", b"2", flags).unwrap();
+    let again = scene.stage_to(&DirectoryTree, false);
+    assert_eq!((again.files, again.unchanged), (0, 1));
+    for (name, value) in [("user.sum", b"1"), ("user.empty", b"2")] {
+        let mut kept = [0; 9];
+        let length = getxattr(scene.target("file"), name, &mut kept);
+        assert_eq!(
+            length.map(|length| &kept[..length]),
+            Ok(&value[..]),
+            "{name}"
+        );
+    }
 }

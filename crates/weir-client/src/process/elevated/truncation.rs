@@ -3,12 +3,14 @@
 
 use rustix::fs::{Access, AtFlags, FileType as KernelType, CWD};
 use rustix::io::Errno;
+use weir_core::proto::Unlink;
 use weir_core::types::Ino;
 use weir_core::xattr::SetFlags;
 
 use super::super::inodes::InodeOperations;
 use super::super::outside;
 use super::may_make_names;
+use crate::path::Name;
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
@@ -64,6 +66,15 @@ impl InodeOperations {
         }))
     }
 
+    /// Removes a file that was made to replace one of the PFS, and that a failed call leaves empty: a drain would replace that
+    /// one by it.
+    pub(in super::super) fn discard_replacement(self, parent: Ino, name: &Name) {
+        if let Ok(session) = self.server.session() {
+            let name = name.to_vec();
+            let _ = session.call(Unlink { parent, name });
+        }
+    }
+
     /// Gives a file of the tree the extended attributes of the one that it replaces.
     pub(in super::super) fn keep_replaced_xattrs(
         self,
@@ -87,9 +98,8 @@ fn user_xattrs_of(path: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = [0; 4096];
     let length = match rustix::fs::llistxattr(path, &mut names) {
         Ok(length) => length,
-        Err(Errno::RANGE) => return None,
-        // A file system without them.
-        Err(_) => 0,
+        Err(Errno::NOTSUP) => 0,
+        Err(_) => return None,
     };
     let mut found = Vec::new();
     for name in names[..length].split(|byte| *byte == 0) {
