@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
-use super::order::{NameOrder, OrderedNode};
+use super::order::{NameOrder, OrderedNode, RoundOrder, MOST_ROUNDS};
 use super::removals::{NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
@@ -207,8 +207,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let now = Arc::clone(&round.snapshot);
         let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
         // Else the walk may have missed what was there before.
-        let is_calm = now.is_calm && !now.has_missed && now.unread.is_empty();
-        if is_ordered && !is_first && !self.keeps_all && is_calm {
+        if is_ordered && !is_first && !self.keeps_all && now.has_all_files() {
             for name in self.names_to_remove(round, chosen) {
                 if changes.removed.insert(name.path.clone()) {
                     changes.changes.push((name.at, TurnChange::Remove(name)));
@@ -229,6 +228,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .changes
             .sort_by_key(|(at, change)| (*at, !change.is_follow()));
         changes
+    }
+
+    /// Has files wait for the next round if names were removed before them, and this walk may have missed files from before the
+    /// removal: nothing is removed in turn then.
+    pub(super) fn await_removals(&mut self, now: &TreeSnapshot, order: &mut RoundOrder) {
+        let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
+        if !is_ordered || self.keeps_all || now.has_all_files() {
+            self.order.rounds_in_doubt = 0;
+            return;
+        }
+        let losses = self.told_losses(now);
+        let removed = losses.values().filter(|loss| loss.is_removal());
+        if let Some(first) = removed.map(|loss| loss.first).min() {
+            if self.order.rounds_in_doubt < MOST_ROUNDS {
+                self.order.rounds_in_doubt += 1;
+                order.note_removal(first);
+            }
+        }
     }
 
     /// The names that programs had removed when the walk began, if nothing is missing that was written before.

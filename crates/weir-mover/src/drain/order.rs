@@ -43,6 +43,8 @@ pub enum NameOrder {
 
 /// Device and number.
 type InodeId = (u64, u64);
+/// That of no file.
+const NO_INODE: InodeId = (0, 0);
 
 /// A file or directory that the target does not have under its name.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +77,8 @@ pub(super) struct FileOrder {
     taken_anyhow: HashSet<InodeId>,
     /// In this round, files that changed until then get their names, whatever has failed before them.
     pub released: Option<Time>,
+    /// The rounds in a row in which files waited since a walk may have missed some.
+    pub rounds_in_doubt: u32,
     /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
     waiting: HashMap<PathBuf, u32>,
 }
@@ -234,6 +238,11 @@ impl RoundOrder {
     /// Notes that a file has changed since it was copied: what came after this time waits for the next copy.
     pub(super) fn note_outdated(&mut self, file: OrderedNode<'_>, since: Time) {
         self.add_awaited(file, since);
+    }
+
+    /// Has the files that changed after a removal wait for the next round.
+    pub(super) fn note_removal(&mut self, at: Time) {
+        self.times[0].files.add(NO_INODE, at);
     }
 
     /// Notes a file that a program has changed just now.

@@ -68,6 +68,13 @@ pub(super) struct NameLoss {
     removed: Option<(u64, Time)>,
 }
 
+impl NameLoss {
+    /// True if programs removed the name, and no other file replaced it at once.
+    pub(super) fn is_removal(&self) -> bool {
+        self.removed.is_some()
+    }
+}
+
 /// A name that a file has lost before the drain has given it to that on the target.
 #[derive(Debug)]
 pub(super) struct UnmovedName {

@@ -217,6 +217,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 None => movable.push((path, node)),
             }
         }
+        self.await_removals(&snapshot, &mut order);
         let chosen = self.put_in_order(round, order, movable);
         let mut chosen = self.follow_files(round, &snapshot, chosen);
         let mut bytes = 0;

@@ -240,6 +240,11 @@ impl<T: FileTree> WalkedTree<'_, T> {
 }
 
 impl TreeSnapshot {
+    /// True if the walk has seen all files that were there when it began.
+    pub(super) fn has_all_files(&self) -> bool {
+        self.is_calm && !self.has_missed && self.unread.is_empty()
+    }
+
     /// Has a file be as it was in an earlier version.
     pub(super) fn set_back(&mut self, path: &Path, version: FileVersion) {
         if let Some(node) = self.nodes.get_mut(path) {
