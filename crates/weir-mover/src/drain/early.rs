@@ -10,7 +10,7 @@
 //! - files that changed after the copy wait for that, and so do removals and links that the walk has found;
 //! - the copy is given up if it may speak of what the walk cannot have found any more: if programs have since removed or renamed
 //!   a file that the target does not have, or written one again, or renamed a directory. After [`LONGEST_WAIT`] rounds the
-//!   file gets its name all the same.
+//!   file gets its name all the same, unless a directory was renamed.
 //!
 //! Left out: files in directories that programs have made and removed since the walk before; large files, files with several
 //! names, those that wait for an analysis, and evicted ones, which are copied in whichever version they have by then.
