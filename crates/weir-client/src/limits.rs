@@ -50,28 +50,36 @@ pub fn mode_after_write(attr: &Attr) -> Option<u32> {
         return None;
     }
     let who = WRITER.get()?;
-    let bits = S_ISUID | group_bit(attr, who);
-    (who.uid != 0 && attr.mode & bits != 0).then_some(attr.mode & 0o7777 & !bits)
+    let mode = mode_after_write_by(attr.mode, attr.gid, who);
+    (mode != attr.mode & 0o7777).then_some(mode)
+}
+
+/// The mode of a file with this one and this group after a user has changed its contents.
+pub fn mode_after_write_by(mode: u32, gid: u32, who: &Credentials) -> u32 {
+    match who.uid {
+        0 => mode & 0o7777,
+        _ => mode & 0o7777 & !(S_ISUID | group_bit(mode, gid, who)),
+    }
 }
 
 /// The mode of a file after its owner or group was set, by any user; `None`: unchanged.
 pub fn mode_after_chown(attr: &Attr, who: &Credentials) -> Option<u32> {
-    let bits = S_ISUID | group_bit(attr, who);
+    let bits = S_ISUID | group_bit(attr.mode, attr.gid, who);
     let changes = attr.file_type() != FileType::Dir && attr.mode & bits != 0;
     changes.then_some(attr.mode & 0o7777 & !bits)
 }
 
 /// The mode that chmod(2) sets: set-group-id is only for those who are in the group.
 pub fn mode_of_chmod(attr: &Attr, who: &Credentials, mode: u32) -> u32 {
-    match is_in_group(attr, who) {
+    match acts_for_group(attr.gid, who) {
         true => mode & 0o7777,
         false => mode & 0o7777 & !S_ISGID,
     }
 }
 
 /// The set-group-id bit, if a change of the file clears it.
-fn group_bit(attr: &Attr, who: &Credentials) -> u32 {
-    let clears = attr.mode & S_IXGRP != 0 || !is_in_group(attr, who);
+fn group_bit(mode: u32, gid: u32, who: &Credentials) -> u32 {
+    let clears = mode & S_IXGRP != 0 || !acts_for_group(gid, who);
     if clears {
         S_ISGID
     } else {
@@ -80,6 +88,6 @@ fn group_bit(attr: &Attr, who: &Credentials) -> u32 {
 }
 
 /// True for members of the group, and for root, which may act for every group.
-fn is_in_group(attr: &Attr, who: &Credentials) -> bool {
-    who.uid == 0 || who.gid == attr.gid || who.groups.contains(&attr.gid)
+pub fn acts_for_group(gid: u32, who: &Credentials) -> bool {
+    who.uid == 0 || who.is_in_group(gid)
 }

@@ -19,8 +19,8 @@ use weir_client::types::{Stat, Time};
 
 use crate::stripe::StripeSize;
 use crate::tree::{
-    failed_with, find_data, io_error, read_xattrs, unless, unless_group_refused, FileTree,
-    KeptAttributes, NodeKind,
+    failed_with, find_data, give_group, io_error, read_xattrs, unless, FileTree, KeptAttributes,
+    NodeKind,
 };
 
 /// The extended attributes that a user may set.
@@ -164,10 +164,10 @@ impl FileTree for DirectoryTree {
     }
 
     fn set_group(&self, file: &File, gid: u32) -> io::Result<()> {
-        match KeptAttributes::is_group_kept(gid, || Ok(file.metadata()?.gid()))? {
-            true => unless_group_refused(rustix::fs::fchown(file, None, Some(Gid::from_raw(gid)))),
-            false => Ok(()),
-        }
+        let there = || Ok(file.metadata()?.gid());
+        give_group(gid, there, || {
+            rustix::fs::fchown(file, None, Some(Gid::from_raw(gid)))
+        })
     }
 
     fn set_times(&self, file: &File, kept: &KeptAttributes) -> io::Result<()> {
@@ -178,11 +178,10 @@ impl FileTree for DirectoryTree {
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
         if kind != NodeKind::Symlink {
             let there = || Ok(std::fs::symlink_metadata(path)?.gid());
-            if KeptAttributes::is_group_kept(kept.gid, there)? {
+            give_group(kept.gid, there, || {
                 let gid = Some(Gid::from_raw(kept.gid));
-                let flags = AtFlags::SYMLINK_NOFOLLOW;
-                unless_group_refused(rustix::fs::chownat(CWD, path, None, gid, flags))?;
-            }
+                rustix::fs::chownat(CWD, path, None, gid, AtFlags::SYMLINK_NOFOLLOW)
+            })?;
             std::fs::set_permissions(path, Permissions::from_mode(kept.mode))?;
         }
         let (atime, mtime) = (time_spec(kept.atime), time_spec(kept.mtime));

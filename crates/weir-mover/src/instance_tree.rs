@@ -16,8 +16,8 @@ use weir_client::process::mounted::{
 use weir_client::types::{Stat, Time};
 
 use crate::tree::{
-    find_data, io_error, read_xattrs, unless_group_refused, EvictionTable, FileTree,
-    KeptAttributes, LostName, NodeKind, TreeHistory,
+    find_data, give_group, io_error, read_xattrs, EvictionTable, FileTree, KeptAttributes,
+    LostName, NodeKind, TreeHistory,
 };
 
 /// The bytes of a listing that are asked for at a time.
@@ -127,12 +127,15 @@ impl InstanceTree {
         Ok(())
     }
 
-    fn give_group(self, ino: Ino, gid: u32) -> Result<(), Errno> {
+    fn give_group(self, ino: Ino, gid: u32) -> io::Result<()> {
         let group = Changes {
             gid: Some(gid),
             ..Changes::default()
         };
-        self.tree.set_attr(&user(), ino, None, &group).map(drop)
+        let there = || Ok(self.tree.stat(ino).io()?.gid);
+        give_group(gid, there, || {
+            self.tree.set_attr(&user(), ino, None, &group).map(drop)
+        })
     }
 
     /// The directory and the name of a path.
@@ -468,10 +471,7 @@ impl FileTree for InstanceTree {
 
     fn set_group(&self, file: &InstanceFile, gid: u32) -> io::Result<()> {
         let ino = file.open.ino();
-        match KeptAttributes::is_group_kept(gid, || Ok(self.tree.stat(ino).io()?.gid))? {
-            true => unless_group_refused(self.give_group(ino, gid)),
-            false => Ok(()),
-        }
+        self.give_group(ino, gid)
     }
 
     fn set_times(&self, file: &InstanceFile, kept: &KeptAttributes) -> io::Result<()> {
@@ -480,9 +480,8 @@ impl FileTree for InstanceTree {
 
     fn set_attributes(&self, path: &Path, kind: NodeKind, kept: &KeptAttributes) -> io::Result<()> {
         let ino = self.find(path)?;
-        let there = || Ok(self.tree.stat(ino).io()?.gid);
-        if kind != NodeKind::Symlink && KeptAttributes::is_group_kept(kept.gid, there)? {
-            unless_group_refused(self.give_group(ino, kept.gid))?;
+        if kind != NodeKind::Symlink {
+            self.give_group(ino, kept.gid)?;
         }
         self.change(ino, None, &changes(kind, kept))
     }

@@ -111,7 +111,7 @@ fn fills<S: FileTree>(from: &S, pair: &StagePair, path: &Path) -> bool {
         source.push(name);
         match from.look_up(&source) {
             Ok(Some(_)) => {}
-            // What cannot be read is told by the move.
+            // The move reports the error.
             Ok(None) | Err(_) => return false,
         }
     }

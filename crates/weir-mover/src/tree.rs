@@ -75,20 +75,30 @@ impl From<&Stat> for KeptAttributes {
 }
 
 impl KeptAttributes {
-    /// True if a node with this group is to get another one.
-    pub(crate) fn is_group_kept(
-        gid: u32,
-        there: impl FnOnce() -> io::Result<u32>,
-    ) -> io::Result<bool> {
-        Ok(gid != rustix::process::getegid().as_raw() && there()? != gid)
+    /// True if a node that has the group `there` is to get this one.
+    pub(crate) fn changes_group(gid: u32, there: u32) -> bool {
+        !is_primary_group(gid) && gid != there
     }
 }
 
-/// The outcome of giving a node a group: a user who is not in it, or a file system without groups, leaves that as it is.
-pub(crate) fn unless_group_refused(set: Result<(), Errno>) -> io::Result<()> {
-    match set {
+/// True for the primary group of the user who moves files.
+fn is_primary_group(gid: u32) -> bool {
+    gid == rustix::process::getegid().as_raw()
+}
+
+/// Gives a node a group, unless it is to keep the one that it has (`there`). A user who is not in the group, and a file system
+/// without groups, leave that as it is.
+pub(crate) fn give_group(
+    gid: u32,
+    there: impl FnOnce() -> io::Result<u32>,
+    give: impl FnOnce() -> Result<(), Errno>,
+) -> io::Result<()> {
+    if is_primary_group(gid) || there()? == gid {
+        return Ok(());
+    }
+    match give() {
         Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
-        set => set.map_err(io_error),
+        given => given.map_err(io_error),
     }
 }
 

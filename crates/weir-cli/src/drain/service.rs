@@ -97,6 +97,15 @@ struct ServiceState {
     progress_began: Option<Instant>,
 }
 
+impl ServiceState {
+    /// Has the round under way begin no more files.
+    fn end_round_early(&self) {
+        if self.step == DrainStep::Moving {
+            self.progress.yields.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The tree of the instance that is drained.
 #[derive(Debug)]
 pub struct DrainedSource {
@@ -226,9 +235,7 @@ impl DrainService {
     /// Makes rounds no more: the command has ended. So does a pause.
     pub fn begin_to_finish(&self) {
         let mut state = self.state();
-        if state.step == DrainStep::Moving {
-            state.progress.yields.store(true, Ordering::Relaxed);
-        }
+        state.end_round_early();
         state.step = DrainStep::Finishing;
         self.limit.set_paused(false);
         drop(state);
@@ -244,8 +251,8 @@ impl DrainService {
         let is_late = state
             .progress_began
             .is_some_and(|began| began.elapsed() > least);
-        if state.step == DrainStep::Moving && is_late {
-            state.progress.yields.store(true, Ordering::Relaxed);
+        if is_late {
+            state.end_round_early();
         }
     }
 

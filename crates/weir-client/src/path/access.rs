@@ -26,6 +26,11 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// True for members of a group.
+    pub fn is_in_group(&self, gid: u32) -> bool {
+        gid == self.gid || self.groups.contains(&gid)
+    }
+
     /// EACCES if the caller may not do all of `want`.
     pub fn check(&self, of: impl Into<Guard>, want: u32) -> Result<(), Errno> {
         if self.may(of, want) {
@@ -44,7 +49,7 @@ impl Credentials {
         }
         let shift = if guard.uid == self.uid {
             6
-        } else if guard.gid == self.gid || self.groups.contains(&guard.gid) {
+        } else if self.is_in_group(guard.gid) {
             3
         } else {
             0

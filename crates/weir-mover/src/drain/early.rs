@@ -23,9 +23,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_client::process::mounted::WriteState;
-use weir_client::types::Time;
+use weir_client::types::{Stat, Time};
 
-use super::order::{NameOrder, LONGEST_WAIT};
+use super::order::LONGEST_WAIT;
 use super::renames::is_calm;
 use super::round::options_of_round;
 use super::round_state::{since_1970, time_since_1970};
@@ -157,36 +157,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         progress: &StageProgress,
     ) {
         self.early.clear();
-        if self.order.rule != NameOrder::Changes || self.order.is_hurried {
-            self.early.wanted.clear();
-            return;
-        }
-        let wanted = std::mem::take(&mut self.early.wanted);
-        // Others are calm by now.
-        let is_restless = |path: &PathBuf| {
-            let moved = self.moved.get(path);
-            moved.is_none_or(|moved| self.version_at(path) != Some(moved.version))
-        };
-        let wanted: BTreeSet<PathBuf> = wanted.into_iter().filter(is_restless).collect();
-        self.early.wanted = wanted;
-        let wanted = self.early.wanted.iter();
-        let files: Vec<(PathBuf, FileToMove)> = wanted
-            .filter(|path| self.is_due_early(path, settled))
-            .map(|path| {
-                let pair = StagePair {
-                    source: self.source.join(path),
-                    target: self.at_target(path),
-                };
-                let file = FileToMove {
-                    pair,
-                    replaces: self.replaceable(path),
-                    content: None,
-                    likeness: LikenessBy::Bytes,
-                    is_ours: false,
-                };
-                (path.clone(), file)
-            })
-            .collect();
+        let files = self.files_to_copy_early(settled);
         if files.is_empty() {
             return;
         }
@@ -197,7 +168,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
             copies.insert(target.to_owned(), copy);
         };
-        // What has failed is tried again, and told, after the walk.
+        // The round copies the files that fail here once more, after the walk, and reports their errors.
         let (from, to) = (self.from, self.to);
         copy_unnamed(
             from,
@@ -224,6 +195,42 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
+    /// The requested files that changed since they were moved, and could get their names now. Those that did not change are not
+    /// requested any more.
+    fn files_to_copy_early(&mut self, settled: Duration) -> Vec<(PathBuf, FileToMove)> {
+        let wanted = std::mem::take(&mut self.early.wanted);
+        if !self.order.is_in_force() {
+            return Vec::new();
+        }
+        let mut files = Vec::new();
+        for path in wanted {
+            let found = self.from.look_up(&self.source.join(&path)).ok().flatten();
+            let version = found.as_ref().map(FileVersion::from);
+            let moved = self.moved.get(&path);
+            if moved.is_some_and(|moved| version == Some(moved.version)) {
+                continue;
+            }
+            if found.is_some_and(|found| self.is_due_early(&path, &found, settled)) {
+                files.push((path.clone(), self.file_to_copy_early(&path)));
+            }
+            self.early.wanted.insert(path);
+        }
+        files
+    }
+
+    fn file_to_copy_early(&self, path: &Path) -> FileToMove {
+        FileToMove {
+            pair: StagePair {
+                source: self.source.join(path),
+                target: self.at_target(path),
+            },
+            replaces: self.replaceable(path),
+            content: None,
+            likeness: LikenessBy::Bytes,
+            is_ours: false,
+        }
+    }
+
     /// The version that a file has now.
     fn version_at(&self, path: &Path) -> Option<FileVersion> {
         let found = self.from.look_up(&self.source.join(path)).ok()?;
@@ -231,16 +238,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     }
 
     /// True if a file can be copied before the walk, and its name could be given now.
-    fn is_due_early(&self, path: &Path, settled: Duration) -> bool {
-        let found = self.from.look_up(&self.source.join(path)).ok().flatten();
-        let hangs = self.to.hangs_at(&self.at_target(path));
-        found.is_some_and(|found| {
-            let is_settled = since_1970(found.ctime) <= settled;
-            (self.due.is_some() || is_settled)
-                && !hangs
-                && found.nlink == 1
-                && self.can_be_early(path, found.ino, found.size)
-        })
+    fn is_due_early(&self, path: &Path, found: &Stat, settled: Duration) -> bool {
+        let is_settled = since_1970(found.ctime) <= settled;
+        (self.due.is_some() || is_settled)
+            && !self.to.hangs_at(&self.at_target(path))
+            && found.nlink == 1
+            && self.can_be_early(path, found.ino, found.size)
     }
 
     fn can_be_early(&self, path: &Path, ino: u64, size: u64) -> bool {
@@ -262,7 +265,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// Has files that were copied early be, for this round, as they were then.
+    /// Replaces, for this round, the versions of files that were copied early by those that were copied.
     pub(super) fn set_back(&mut self, snapshot: &mut TreeSnapshot) {
         let is_file = |path: &Path| {
             let seen = snapshot.get(path);
@@ -285,7 +288,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
         let outdated = self.early.copies.iter().filter(|(path, copy)| {
             let seen = snapshot.get(path).map(|node| node.version);
-            // What it speaks of may have gone while the walk was under way.
+            // Programs may have removed the files that it speaks of while the walk was under way, and then have changed it.
             seen != Some(copy.version) || self.version_at(path) != Some(copy.version)
         });
         self.early.outdated = outdated

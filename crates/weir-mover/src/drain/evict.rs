@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
-
 use weir_client::types::Stat;
 
 use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};

@@ -5,8 +5,8 @@
 //! changed ([`removals`](super::removals)), and gives files their new names that had been renamed by then
 //! ([`follow`](super::follow)).
 //!
-//! A removal comes after the names of all files that programs wrote before it. A file that the target has not had yet counts as
-//! written before the removal, too, if programs have changed only its attributes or its name since then.
+//! The drain removes a name after all files have their names that programs wrote before the removal. Among these it counts a file
+//! that is new to the target, and of which programs have changed only the attributes or the name since the removal.
 //! [`names`](super::names) makes a removal at the end of a round instead,
 //! - if such a file is closed, and does not get its name in this round;
 //! - if a symbolic link is not on the target as it may have been before;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
-use super::order::{NameOrder, OrderedNode, RoundOrder, MOST_ROUNDS};
+use super::order::{OrderedNode, RoundOrder, MOST_ROUNDS};
 use super::removals::{NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
@@ -205,9 +205,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> TurnChanges {
         let mut changes = TurnChanges::default();
         let now = Arc::clone(&round.snapshot);
-        let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
         // Else the walk may have missed what was there before.
-        if is_ordered && !is_first && !self.keeps_all && now.has_all_files() {
+        if self.order.is_in_force() && !is_first && !self.keeps_all && now.has_all_files() {
             for name in self.names_to_remove(round, chosen) {
                 if changes.removed.insert(name.path.clone()) {
                     changes.changes.push((name.at, TurnChange::Remove(name)));
@@ -233,18 +232,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has files wait for the next round if names were removed before them, and this walk may have missed files from before the
     /// removal: nothing is removed in turn then.
     pub(super) fn await_removals(&mut self, now: &TreeSnapshot, order: &mut RoundOrder) {
-        let is_ordered = self.order.rule == NameOrder::Changes && !self.order.is_hurried;
-        if !is_ordered || self.keeps_all || now.has_all_files() {
+        if !self.order.is_in_force() || self.keeps_all || now.has_all_files() {
             self.order.rounds_in_doubt = 0;
+            return;
+        }
+        if self.order.rounds_in_doubt >= MOST_ROUNDS {
             return;
         }
         let losses = self.told_losses(now);
         let removed = losses.values().filter(|loss| loss.is_removal());
         if let Some(first) = removed.map(|loss| loss.first).min() {
-            if self.order.rounds_in_doubt < MOST_ROUNDS {
-                self.order.rounds_in_doubt += 1;
-                order.note_removal(first);
-            }
+            self.order.rounds_in_doubt += 1;
+            order.note_removal(first);
         }
     }
 

@@ -586,7 +586,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove(gone, now)
     }
 
-    /// The destinations of those links of the target that differ from the links of the source, except links that are gone. Where the source's link leads to nothing, so does the target's.
+    /// The destinations of those links of the target that differ from the links of the source, except links that are
+    /// gone. Where the source's link leads to nothing, so does the target's.
     pub(super) fn destinations_of_old_links(
         &self,
         gone: &[PathBuf],

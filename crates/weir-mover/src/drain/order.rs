@@ -1,8 +1,7 @@
 //! The order in which files get their names on the target: that of their last changes.
 //!
-//! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends,
-//! `progress` on the target must speak only of checkpoints that are there. So the files of a round are copied in any order, and get
-//! their names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one
+//! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends, `progress` on the
+//! target must speak only of checkpoints that are there. So the files of a round are copied in any order, and get their names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one
 //! fails, those behind it wait for the next round.
 //!
 //! Files also wait for what changed before them, and does not have its name yet:
@@ -73,8 +72,8 @@ pub(super) struct FileOrder {
     unnamed: HashMap<InodeId, UnnamedNode>,
     /// The files that programs changed in this round before their copies had ended.
     overtaken: HashSet<InodeId>,
-    /// Those of the round before.
-    taken_anyhow: HashSet<InodeId>,
+    /// The files that were overtaken in the round before.
+    overtaken_before: HashSet<InodeId>,
     /// In this round, files that changed until then get their names, whatever has failed before them.
     pub released: Option<Time>,
     /// The rounds in a row in which files waited since a walk may have missed some.
@@ -84,6 +83,11 @@ pub(super) struct FileOrder {
 }
 
 impl FileOrder {
+    /// True if files get their names in order now.
+    pub(super) fn is_in_force(&self) -> bool {
+        self.rule == NameOrder::Changes && !self.is_hurried
+    }
+
     /// True if other files wait for this one.
     pub(super) fn is_awaited(&self, inode: InodeId) -> bool {
         let node = self.unnamed.get(&inode);
@@ -92,7 +96,7 @@ impl FileOrder {
 
     /// True if a file is moved in whatever version it has by then: programs may change it all the time.
     pub(super) fn takes_any_version(&self, inode: InodeId) -> bool {
-        self.taken_anyhow.contains(&inode)
+        self.overtaken_before.contains(&inode)
     }
 
     /// Notes that a program changed a file before its copy had ended, and that it cannot be copied before the walk
@@ -148,7 +152,7 @@ impl FileOrder {
         let left_out = left_out.map(|path| (path.clone(), self.rounds_of(path) + 1));
         self.waiting = waited.chain(left_out).collect();
         self.unnamed = round.count_round();
-        self.taken_anyhow = std::mem::take(&mut self.overtaken);
+        self.overtaken_before = std::mem::take(&mut self.overtaken);
     }
 
     fn node(&self, version: &FileVersion) -> UnnamedNode {

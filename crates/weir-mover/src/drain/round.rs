@@ -461,16 +461,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Has the later versions of files that were copied before the walk wait for the next round.
     pub(super) fn pend_outdated(&self, round: &mut RoundState) {
+        let mut unsaid: HashSet<&PathBuf> = self.early.outdated_paths().collect();
+        if unsaid.is_empty() {
+            return;
+        }
+        for file in &round.pending {
+            unsaid.remove(&file.path);
+        }
         let snapshot = Arc::clone(&round.snapshot);
-        let pending = round.pending.iter().map(|file| file.path.clone());
-        let pending: HashSet<PathBuf> = pending.collect();
         for path in self.early.outdated_paths() {
-            let Some(node) = snapshot.get(path) else {
-                continue;
-            };
+            let node = snapshot.get(path).expect("it was set back there");
             // Names that the walk saw wait for what it saw of this file, too.
             round.closed.insert(path, &node.version);
-            if !pending.contains(path) {
+            if unsaid.contains(path) {
                 round.pend(path, node, PendingState::Waiting);
             }
         }
@@ -485,11 +488,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> bool {
         let node = round.snapshot.get(path).expect("chosen from it");
         // A program has opened it for writing since it was evicted, and may have set its time back.
-        let options = StageOptions {
+        let file = [FileToMove {
             likeness: LikenessBy::Bytes,
-            ..options_of_round(round.threads)
-        };
-        let file = [self.file_to_move(path, node)];
+            ..self.file_to_move(path, node)
+        }];
+        let options = options_of_round(round.threads);
         let moved = move_files(self.from, self.to, &file, options, progress);
         round.copied += moved.copied;
         round.bytes += moved.bytes;

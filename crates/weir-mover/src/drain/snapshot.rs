@@ -245,7 +245,7 @@ impl TreeSnapshot {
         self.is_calm && !self.has_missed && self.unread.is_empty()
     }
 
-    /// Has a file be as it was in an earlier version.
+    /// Replaces the version of a file by an earlier one.
     pub(super) fn set_back(&mut self, path: &Path, version: FileVersion) {
         if let Some(node) = self.nodes.get_mut(path) {
             if node.version.inode() != version.inode() {

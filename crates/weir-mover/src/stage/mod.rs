@@ -61,8 +61,6 @@ pub struct StageOptions {
     pub threads: usize,
     /// Read everything back and compare.
     pub verify: bool,
-    /// How a file that is there already is known.
-    pub likeness: LikenessBy,
     /// Laminate files whose bytes other nodes see only then; else they are not moved.
     pub laminate: bool,
     /// Move nothing but files.
@@ -117,7 +115,7 @@ pub(crate) trait StageCaller: Sync {
     fn check_content(&self, _source: &Path, _found: &Stat) -> Result<(), MoveError> {
         Ok(())
     }
-    /// How it is known if the target has a source already, unless the options say more.
+    /// How it is known if the target has a source already, unless all is to be verified.
     fn likeness(&self, _source: &Path, _stat: &Stat) -> LikenessBy {
         LikenessBy::Times
     }
@@ -501,10 +499,8 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
     fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
         let is_equal =
             || compare(self.from, self.to, &file.source, &file.target, stat.size).is_ok();
-        let is_by = |likeness| likeness == LikenessBy::Times;
-        let is_by_times = !self.options.verify
-            && is_by(self.options.likeness)
-            && is_by(self.caller.likeness(&file.source, stat));
+        let is_by_times =
+            !self.options.verify && self.caller.likeness(&file.source, stat) == LikenessBy::Times;
         match likeness(stat, there) {
             Likeness::Different => false,
             Likeness::Same if is_by_times => true,
@@ -529,8 +525,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         };
         self.summary().xattrs_not_kept += lost;
         let kept = KeptAttributes::from(stat);
-        let has_group = !KeptAttributes::is_group_kept(kept.gid, || Ok(there.gid)).unwrap_or(false);
-        if kept.mode == there.mode & 0o7777 && has_group {
+        if kept.mode == there.mode & 0o7777 && !KeptAttributes::changes_group(kept.gid, there.gid) {
             return Ok(());
         }
         let changed = self.to.set_attributes(target, NodeKind::File, &kept);

@@ -158,11 +158,10 @@ impl InodeOperations {
         let (uid, gid) = (given(uid), given(gid));
         let who = self.user.credentials();
         let attr = self.attr(ino)?;
-        let own_group = |gid: u32| gid == who.gid || who.groups.contains(&gid);
         let allowed = who.uid == 0
             || (attr.uid == who.uid
                 && uid.is_none_or(|uid| uid == attr.uid)
-                && gid.is_none_or(|gid| gid == attr.gid || own_group(gid)));
+                && gid.is_none_or(|gid| gid == attr.gid || who.is_in_group(gid)));
         if !allowed {
             return Err(Errno::PERM);
         }

@@ -5,6 +5,7 @@
 //! hides nothing; it says which file of the PFS the tree's may replace. The drain removes it once the PFS
 //! does not have the name any more.
 
+use rustix::fs::FileType as KernelType;
 use rustix::io::Errno;
 use weir_core::elevated::{name_of_inode, name_of_links, LowerFile, LowerName, WHITEOUTS};
 use weir_core::names::FileType;
@@ -44,9 +45,7 @@ pub(in super::super) struct RenamedEntry<'a> {
 }
 
 fn is_regular(stat: &Stat) -> bool {
-    const S_IFMT: u32 = 0o170_000;
-    const S_IFREG: u32 = 0o100_000;
-    stat.mode & S_IFMT == S_IFREG
+    KernelType::from_raw_mode(stat.mode) == KernelType::RegularFile
 }
 
 impl InodeOperations {

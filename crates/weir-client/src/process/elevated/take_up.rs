@@ -16,6 +16,7 @@ use super::super::inodes::InodeOperations;
 use super::super::open_flags::O_CLOEXEC;
 use super::super::Outcome;
 use super::name_lock::NameLock;
+use super::truncation::is_taken_along;
 use super::FileTakeUp;
 use crate::kernel::Fd;
 use crate::path::walk::Names;
@@ -224,7 +225,7 @@ impl FileTakeUp {
         // A file system without them, or more of them than any program sets.
         let length = rustix::fs::flistxattr(from, &mut names).unwrap_or(0);
         for name in names[..length].split(|byte| *byte == 0) {
-            if !name.starts_with(b"user.") || name.starts_with(b"user.weir.") {
+            if !is_taken_along(name) {
                 continue;
             }
             let mut value = vec![0; 64 << 10];

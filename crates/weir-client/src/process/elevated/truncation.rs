@@ -10,11 +10,8 @@ use weir_core::xattr::SetFlags;
 use super::super::inodes::InodeOperations;
 use super::super::outside;
 use super::may_make_names;
+use crate::limits;
 use crate::path::Name;
-
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o010;
 
 /// The attributes of a file of the PFS that one of the tree has, too, which replaces it.
 pub(in super::super) struct ReplacedFile {
@@ -42,7 +39,7 @@ impl InodeOperations {
         }
         rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?;
         let who = self.user.credentials();
-        let has_group = who.uid == 0 || who.gid == stat.gid || who.groups.contains(&stat.gid);
+        let has_group = limits::acts_for_group(stat.gid, who);
         if self.names_left(&stat)? > 1 || stat.uid != who.uid || !has_group {
             return Ok(None);
         }
@@ -53,13 +50,8 @@ impl InodeOperations {
         let Some(xattrs) = user_xattrs_of(path) else {
             return Ok(None);
         };
-        let bits = stat.mode & 0o7777;
         Ok(Some(ReplacedFile {
-            mode: match who.uid {
-                0 => bits,
-                _ if bits & S_IXGRP == 0 => bits & !S_ISUID,
-                _ => bits & !(S_ISUID | S_ISGID),
-            },
+            mode: limits::mode_after_write_by(stat.mode, stat.gid, who),
             uid: stat.uid,
             gid: stat.gid,
             xattrs,
@@ -92,6 +84,12 @@ impl InodeOperations {
     }
 }
 
+/// True for the extended attributes of a file of the PFS that one of the tree gets, which takes its place: those of users, without
+/// weir's own.
+pub(super) fn is_taken_along(name: &[u8]) -> bool {
+    name.starts_with(b"user.") && !name.starts_with(b"user.weir.")
+}
+
 /// The attributes of the user namespace of a file of the PFS. `None`: it has an access control list, or more of them than
 /// any program sets.
 fn user_xattrs_of(path: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -106,7 +104,7 @@ fn user_xattrs_of(path: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
         if name == b"system.posix_acl_access" {
             return None;
         }
-        if name.starts_with(b"user.") && !name.starts_with(b"user.weir.") {
+        if is_taken_along(name) {
             let mut value = vec![0; 64 << 10];
             let length = rustix::fs::lgetxattr(path, name, &mut value).ok()?;
             value.truncate(length);
