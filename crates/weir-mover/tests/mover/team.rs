@@ -112,23 +112,35 @@ impl Scene {
         options: StageOptions,
         progress: &StageProgress,
     ) -> StageSummary {
+        self.stage_from(&DirectoryTree, to, helpers, options, progress)
+    }
+
+    fn stage_from<S: FileTree, T: FileTree>(
+        &self,
+        from: &S,
+        to: &T,
+        helpers: &Helpers,
+        options: StageOptions,
+        progress: &StageProgress,
+    ) -> StageSummary {
         let team = StageTeam::new(0, FilePlacement::Spread, helpers);
         let filter = PathFilter::default();
         let pairs = [self.pair()];
-        stage_chosen(
-            &DirectoryTree,
-            to,
-            &pairs,
-            options,
-            progress,
-            &filter,
-            Some(&team),
-        )
+        stage_chosen(from, to, &pairs, options, progress, &filter, Some(&team))
     }
 
     fn stage(&self, helpers: &Helpers, options: StageOptions) -> StageSummary {
+        self.stage_whole(&DirectoryTree, helpers, options)
+    }
+
+    fn stage_whole<S: FileTree>(
+        &self,
+        from: &S,
+        helpers: &Helpers,
+        options: StageOptions,
+    ) -> StageSummary {
         let progress = StageProgress::default();
-        let summary = self.stage_to(&DirectoryTree, helpers, options, &progress);
+        let summary = self.stage_from(from, &DirectoryTree, helpers, options, &progress);
         assert!(summary.is_complete(), "{:?}", summary.failed);
         assert_eq!(progress.files_done.into_inner(), self.files);
         self.check(&summary);
@@ -318,14 +330,17 @@ fn a_node_that_refuses_is_not_waited_for() {
 }
 
 /// A mover that answers something else than it was asked for.
-#[derive(Debug)]
-struct Liar;
+#[derive(Debug, Default)]
+struct Liar {
+    is_asked: Arc<AtomicBool>,
+}
 
 impl FileMover for Liar {
     fn rank(&self) -> u16 {
         3
     }
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles> {
+        self.is_asked.store(true, Ordering::Relaxed);
         let mut moved = MovedFiles {
             copied: 1 << 60,
             ..MovedFiles::default()
@@ -335,6 +350,7 @@ impl FileMover for Liar {
         Ok(moved)
     }
     fn move_piece(&self, _: &FilePiece) -> io::Result<Result<(), PieceFailure>> {
+        self.is_asked.store(true, Ordering::Relaxed);
         Ok(Err(PieceFailure {
             reason: "no".to_owned(),
             is_target_full: false,
@@ -347,8 +363,16 @@ fn an_answer_to_something_else_is_a_loss() {
     let mut scene = Scene::new();
     scene.add_many(1000);
     scene.add("large", 300 << 20);
-    let helpers = Helpers::new(vec![boxed(Liar)]);
-    let summary = scene.stage(&helpers, StageOptions::default());
+    let liar = Liar::default();
+    let is_asked = Arc::clone(&liar.is_asked);
+    let helpers = Helpers::new(vec![boxed(liar)]);
+    // This node reads nothing before that: alone it might be done when the mover comes.
+    let from = FaultyTree::used(Box::new(|| {}), |_| false).read_after(Box::new(move || {
+        while !is_asked.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }));
+    let summary = scene.stage_whole(&from, &helpers, StageOptions::default());
     assert_eq!((summary.files, summary.nodes.len()), (scene.files, 1));
     assert_eq!(*helpers.lost.lock().unwrap(), [3]);
 }
