@@ -61,6 +61,8 @@ pub(in crate::cluster) trait Journals: ServerCalls {
     fn note(&self, item: &Item<'_>);
     /// Waits until all others know that this server is back.
     async fn announced(&self);
+    /// Returns true if all others know that this server is back.
+    fn has_announced(&self) -> bool;
 }
 
 /// A part of a server whose operations may have to wait. Each has a clone of it.

@@ -122,6 +122,11 @@ impl<S: FilesNeeds> SharedAppends<S> {
         unheard.keys().copied().collect()
     }
 
+    /// Returns true if all servers have named the files that they write.
+    pub(in crate::cluster) fn knows_all_writers(&self) -> bool {
+        self.silent_servers().is_empty()
+    }
+
     /// Ensures that no node that writes a file of this server reserves offsets by itself, and that
     /// all their reservations are known. Waits for a node that cannot be reached.
     async fn all_ask(&self, ino: Ino) {

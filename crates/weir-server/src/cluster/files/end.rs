@@ -349,6 +349,20 @@ impl<S: FilesNeeds> FileEnds<S> {
         })
     }
 
+    /// Handles a change of the names of a file of this server that no other server has open: it is
+    /// freed if it has none any more, unless a program has it open.
+    pub(in crate::cluster) fn note_new_names(&self, ino: Ino) {
+        if self.server.has_all_extents() {
+            return; // freed when nobody else is served
+        }
+        self.server.stand_ins().recall_here(ino);
+        let attr = self.server.node(|node| node.names().attr_of(ino));
+        if attr.is_ok_and(|attr| attr.nlink == 0) {
+            self.server.node(|node| node.sweep_one(ino));
+            self.erase_gone_soon();
+        }
+    }
+
     /// Returns true if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
         let stored = self.state().published.borrow().of_file(ino).stored;
@@ -363,7 +377,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             let this = self.clone();
             self.server
                 .peers()
-                .spawn(async move { this.erase_gone().await });
+                .run_or_spawn(async move { this.erase_gone().await });
         }
     }
 
@@ -393,6 +407,9 @@ impl<S: FilesNeeds> FileEnds<S> {
             });
         }
         self.server.extents().give_back(freed).await;
+        if size == 0 {
+            return; // no server has extents of it
+        }
         let to = size.min(MAX_OFFSET);
         let erased = self.server.extents().homes_of(ino, 0, to).into_iter();
         let erased = erased.map(|rank| self.server.peers().owe(rank, Debt::Erased(ino, to)));

@@ -109,6 +109,13 @@ impl FileHolders {
         leases.any(|rank| *rank != writer) || self.recalling.contains_key(&ino)
     }
 
+    /// Returns true if no other server has a file open, has a lease of it, or is being told that it
+    /// has none.
+    pub(super) fn is_private(&self, ino: Ino) -> bool {
+        let is_leased = self.leases.get(&ino).is_some_and(|ranks| !ranks.is_empty());
+        !is_leased && !self.holders.contains_key(&ino) && !self.recalling.contains_key(&ino)
+    }
+
     /// The recalls of a file's leases that are under way.
     pub(super) fn recalls_of(&self, ino: Ino) -> Vec<Recalling> {
         self.recalling.get(&ino).cloned().unwrap_or_default()

@@ -540,6 +540,11 @@ impl<S: FilesNeeds> StandInFiles<S> {
         self.server.node(|node| node.files().tables.pin(ino));
     }
 
+    /// Returns true if no other server has a file of this one open, or believes its state.
+    pub(in crate::cluster) fn is_private(&self, ino: Ino) -> bool {
+        self.server.appends().knows_all_writers() && self.state().holders.borrow().is_private(ino)
+    }
+
     /// The files of this server that another server holds.
     pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
         self.state().holders.borrow().held_by(rank)

@@ -46,4 +46,9 @@ impl JournalState {
     pub(in crate::cluster) async fn announced(&self, token: Token) {
         self.announcing.free((), token).await;
     }
+
+    /// Returns true if all others know that this server is back.
+    pub(in crate::cluster) fn has_announced(&self) -> bool {
+        !self.announcing.is_held(&())
+    }
 }

@@ -102,6 +102,18 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.node(|node| node.names().adopt_dir(&attr))
     }
 
+    /// Returns true if entries of `dir` can be made here at once: it is here or has a stand-in, and
+    /// is not being removed.
+    pub(super) fn takes_entries(&self, dir: Ino) -> bool {
+        match dir.rank() == self.server.rank() {
+            true => !self.state().burials.is_held(&dir),
+            false => {
+                !self.state().stands.is_held(&dir)
+                    && self.server.node(|node| node.names().stands_in(dir))
+            }
+        }
+    }
+
     pub(in crate::cluster) fn enrol(&self, from: Rank, dir: Ino) -> Result<Attr, FsError> {
         // The home has its own entries in its own table; enrolled, it would ask itself.
         if from == self.server.rank() {

@@ -78,6 +78,11 @@ impl EntryCache {
         self.keepers.len() < NOTED_MOST || self.keepers.contains_key(key)
     }
 
+    /// Returns true if another server may keep an entry.
+    pub(super) fn is_kept(&self, key: &Key) -> bool {
+        self.keepers.contains_key(key)
+    }
+
     fn add_keeper(&mut self, key: Key, keeper: Rank) {
         self.keepers.entry(key).or_default().insert(keeper);
     }

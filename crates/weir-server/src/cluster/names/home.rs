@@ -131,7 +131,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             .await;
         self.stand_in(op.dir).await?;
         self.server
-            .node(|node| node.make(op, owner(op.uid, op.gid)))
+            .node(|node| node.make(op.dir, op, owner(op.uid, op.gid)))
     }
 
     pub(in crate::cluster) async fn unlink(

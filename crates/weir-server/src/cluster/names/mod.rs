@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | `requests` | requests of this node's clients |
 //! | `home` | finding, making, removing and linking names at their home |
+//! | `here` | the same where no other server and no other request is concerned |
 //! | `rename`, `moves` | renames: their leader, and the homes of both names |
 //! | `history` | what this server has renamed and removed, for those who walk a tree |
 //! | `placements` | the home of each name |
@@ -39,6 +40,7 @@ use crate::node::{SnapshotPosition, Visit};
 
 mod directories;
 mod entries;
+mod here;
 mod history;
 mod home;
 mod known;
@@ -103,6 +105,16 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     fn hold_new(&self, ino: Ino, asked_ns: i64);
     /// Handles the reply that this node's request took the last name of a file that it holds.
     async fn lost_its_name(&self, unnamed: Unnamed);
+
+    /// Returns true if no other server has a file of this one open, or believes its state.
+    fn is_private(&self, ino: Ino) -> bool;
+    /// Returns true if no other server may write files of this one that this one does not know of.
+    fn knows_all_writers(&self) -> bool;
+    /// Notes that programs of this node `may_write` a file that was made here, as requested at
+    /// `asked_ns`.
+    fn note_maker(&self, ino: Ino, may_write: bool, asked_ns: i64);
+    /// Handles a change of the names of a private file, which may have none any more.
+    fn note_new_names(&self, ino: Ino);
 }
 
 /// This server's own tables. Programs see a change of names and of other tables as one change.
@@ -122,10 +134,12 @@ pub(in crate::cluster) trait NameSteps: NameTables {
     ) -> Result<Created, FsError>;
     /// Lets a client write a file.
     fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError>;
+    /// Returns true if new files get a policy by their paths.
+    fn has_path_rules(&self) -> bool;
     /// Gives a new file the policy that the rules say for its path; returns it.
     fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError>;
-    /// Makes an entry with its inode.
-    fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError>;
+    /// Makes an entry of a directory, with its inode.
+    fn make(&mut self, dir: Ino, op: &peer::Make, owner: Owner) -> Result<Ino, FsError>;
     /// Adds an entry.
     fn enter(&mut self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError>;
     /// Gives a file another name.

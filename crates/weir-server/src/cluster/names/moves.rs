@@ -201,6 +201,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
     }
 
+    /// Returns true if a rename is to take an old name.
+    pub(super) fn is_going(&self, key: &Name) -> bool {
+        self.state().renames.going.borrow().contains_key(key)
+    }
+
     /// Forgets that a rename is to take an old name: it has, or never will.
     fn end_going(&self, key: &Name, token: Token) {
         let mut going = self.state().renames.going.borrow_mut();

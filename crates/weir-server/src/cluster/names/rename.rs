@@ -26,16 +26,16 @@ use weir_core::proto::peer::{self, Left};
 use weir_core::proto::{self, Child, FsError, Served};
 use weir_core::types::{Ino, Rank};
 
-use crate::cluster::abilities::{NameTables, Waits};
+use crate::cluster::abilities::Waits;
 use crate::cluster::keyed::Token;
 use crate::cluster::names::history::RenameUnderWay;
 use crate::cluster::names::placements::{NameHome, NameUse};
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
 
 const NOREPLACE: u32 = 1;
-const EXCHANGE: u32 = 2;
+pub(super) const EXCHANGE: u32 = 2;
 
 fn unlock_moves(token: u64) -> Debt {
     Debt::UnlockMoves(peer::UnlockMoves { token })
@@ -71,8 +71,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         &self,
         op: proto::Rename,
     ) -> Served<Result<(), FsError>> {
-        if self.server.has_all_names() {
-            return Served::Now(self.rename_here(&op));
+        if let Some(renamed) = self.rename_here(&op) {
+            return Served::Now(renamed);
         }
         self.later(|this| async move {
             let leader = this.clone();
@@ -81,30 +81,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// Renames an entry among names that are all here.
-    fn rename_here(&self, op: &proto::Rename) -> Result<(), FsError> {
-        let found = |dir, name: &[u8]| self.server.node(|node| node.names().find_child(dir, name));
-        let child = found(op.parent, &op.name)?;
-        let other = found(op.new_parent, &op.new_name)?;
-        let exchanged = other.filter(|_| op.flags == EXCHANGE);
-        let _under_way = self.note_rename(op, [child, exchanged].into_iter().flatten());
-        self.server.node(|node| node.rename_entry(op))?;
-        let file = child.filter(|child| child.kind != FileType::Dir);
-        if let Some(file) = file {
-            // Exchanged, or one of two names of the file, which stay.
-            let is_there = found(op.parent, &op.name).is_ok_and(|there| there.is_some());
-            if !is_there {
-                self.note_removal(op.parent, op.name.clone(), file.ino);
-                if let Some(replaced) = other {
-                    self.note_replaced(op.new_parent, op.new_name.clone(), replaced.ino);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Notes a rename of names that are all here, if it moves something to another directory.
-    fn note_rename(
+    pub(super) fn note_rename(
         &self,
         op: &proto::Rename,
         moved: impl Iterator<Item = Child>,

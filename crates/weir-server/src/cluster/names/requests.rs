@@ -38,8 +38,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
             write: false,
             path: None,
         };
-        if self.server.has_all_names() {
-            return Served::Now(self.server.node(|node| node.make(&make, owner)));
+        if let Some(made) = self.make_here(&make) {
+            return Served::Now(made);
         }
         self.later(|this| async move { this.make_at_home(make).await })
     }
@@ -55,11 +55,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         &self,
         op: proto::Unlink,
     ) -> Served<Result<(), FsError>> {
-        if self.server.has_all_names() {
-            let removed = self
-                .server
-                .node(|node| node.remove_name(op.parent, &op.name));
-            return Served::Now(removed.map(|ino| self.note_removal(op.parent, op.name, ino)));
+        if let Some(removed) = self.unlink_here(&op) {
+            return Served::Now(removed);
         }
         self.later(|this| async move { this.unlink_at_home(op).await })
     }
@@ -104,8 +101,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         from: Caller,
         op: proto::Create,
     ) -> Served<Result<Created, FsError>> {
-        if self.server.has_all_names() {
-            return Served::Now(self.server.node(|node| node.create_file(from, &op)));
+        if let Some(created) = self.create_here(from, &op) {
+            return Served::Now(created);
         }
         self.later(|this| async move { this.create_at_home(from, op).await })
     }
@@ -242,8 +239,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         &self,
         op: proto::Link,
     ) -> Served<Result<(), FsError>> {
-        if self.server.has_all_names() {
-            return Served::Now(self.server.node(|node| node.make_link(&op)));
+        if let Some(linked) = self.link_here(&op) {
+            return Served::Now(linked);
         }
         self.later(|this| async move { this.link_at_home(op).await })
     }

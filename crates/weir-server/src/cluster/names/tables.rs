@@ -28,6 +28,10 @@ impl<P: Platform> NameSteps for Node<'static, P> {
         extents::ExtentSteps::attach_client(self, id, ino)
     }
 
+    fn has_path_rules(&self) -> bool {
+        self.files.has_rules()
+    }
+
     fn apply_rules_of(&mut self, path: &[u8], file: &Attr) -> Result<Policy, FsError> {
         let policy = self.files.policy_by_rules(path, file.policy);
         self.names.set_policy(file.ino, policy)?;
@@ -199,14 +203,12 @@ impl<P: Platform> NameSteps for Node<'static, P> {
         Ok(())
     }
 
-    fn make(&mut self, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
+    fn make(&mut self, dir: Ino, op: &peer::Make, owner: Owner) -> Result<Ino, FsError> {
         self.with_room(|names, now_ns| match &op.what {
-            What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
-            What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
-            What::Special(kind) => {
-                names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
-            }
-            What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
+            What::File => names.create(dir, &op.name, op.mode, owner, now_ns),
+            What::Dir => names.mkdir(dir, &op.name, op.mode, owner, now_ns),
+            What::Special(kind) => names.make_special(dir, &op.name, *kind, op.mode, owner, now_ns),
+            What::Symlink(target) => names.symlink(dir, &op.name, target, owner, now_ns),
         })
     }
 

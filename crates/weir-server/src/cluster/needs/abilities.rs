@@ -42,6 +42,10 @@ impl<P: Platform> Journals for Cluster<P> {
     async fn announced(&self) {
         self.inner.journal.announced(self.peers().token()).await;
     }
+
+    fn has_announced(&self) -> bool {
+        self.inner.journal.has_announced()
+    }
 }
 
 impl<P: Platform> OwnTables for Cluster<P> {

@@ -5,8 +5,10 @@ use weir_core::proto::peer::Unnamed;
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use crate::cluster::abilities::Journals;
 use crate::cluster::files::{FileNews, FileParts};
 use crate::cluster::names::{FilesForNames, InstanceNames, NamesNeeds, NamesState};
+use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -94,5 +96,26 @@ impl<P: Platform> FilesForNames for Cluster<P> {
 
     async fn lost_its_name(&self, unnamed: Unnamed) {
         self.ends().lost_its_name(unnamed).await;
+    }
+
+    fn is_private(&self, ino: Ino) -> bool {
+        self.has_announced() && self.stand_ins().is_private(ino)
+    }
+
+    fn knows_all_writers(&self) -> bool {
+        self.appends().knows_all_writers()
+    }
+
+    fn note_maker(&self, ino: Ino, may_write: bool, asked_ns: i64) {
+        self.stand_ins().know_writer(ino, self.rank());
+        let attr = self.node(|node| node.names.attr_of(ino));
+        let is_granted = attr.is_ok_and(|attr| self.tokens().grant_new(self.rank(), &attr));
+        if is_granted && may_write {
+            self.tokens().hold_new(ino, asked_ns);
+        }
+    }
+
+    fn note_new_names(&self, ino: Ino) {
+        self.ends().note_new_names(ino);
     }
 }
