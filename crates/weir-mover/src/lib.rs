@@ -20,6 +20,7 @@
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
+//! | [`side`] | a tree with a path in it |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
 #![forbid(unsafe_code)]
@@ -41,6 +42,7 @@ pub mod progress;
 pub mod publish;
 mod queue;
 pub mod replaceable;
+pub mod side;
 pub mod sources;
 pub mod stage;
 pub mod stripe;
@@ -57,6 +59,7 @@ pub use error::MoveError;
 pub use filter::PathFilter;
 pub use instance_tree::InstanceTree;
 pub use limit::RateLimit;
+pub use side::MoveSide;
 pub use sources::StagePair;
 pub use stage::follow::FollowedSources;
 pub use stage::team::{FilePlacement, MoverNews, MoverSource, StageTeam};

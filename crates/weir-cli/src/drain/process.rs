@@ -9,7 +9,6 @@
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use nix::sys::signal::Signal;
 use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::drain::Drain;
-use weir_mover::{DirectoryTree, InstanceTree, StageOptions, StageSummary, WatchedTree};
+use weir_mover::{DirectoryTree, InstanceTree, MoveSide, StageOptions, StageSummary, WatchedTree};
 
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
@@ -138,14 +137,14 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let watch = tree.watch();
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let placed = args.placed_nodes(&target)?.map(Arc::new);
-    let target = (&tree, &*target);
     let filter = stage::filter(&args.choice, str::to_owned)?;
-    let mut drain = Drain::new((&instance, Path::new("/")), target, filter.clone());
+    let from = MoveSide::new(&instance, "/");
+    let mut drain = Drain::new(from, MoveSide::new(&tree, &*target), filter.clone());
     drain.set_rank(instance.rank().context("asking for the server")?);
     drain.set_share(gate.own_share());
     drain.set_order(args.name_order());
     let roots = args.roots(instance.prefix());
-    let hook = args.hook(&roots, target.1);
+    let hook = args.hook(&roots, &target);
     let analyzers = AnalyzerService::new(instance, roots.clone());
     drain.hold_for_analysis(Arc::clone(&analyzers.table));
     let source = DrainedSource {

@@ -17,7 +17,7 @@ use weir_client::transfer::{DrainReport, FileTransfer};
 use weir_instance::errln;
 use weir_mover::transfer::{transfer_file, FileProgress};
 use weir_mover::tree::FileTree;
-use weir_mover::{DirectoryTree, InstanceTree, MoveError};
+use weir_mover::{DirectoryTree, InstanceTree, MoveError, MoveSide};
 
 use super::drains;
 use crate::locate::elevated_directories;
@@ -197,29 +197,21 @@ impl TransferTrees {
         progress: &FileProgress,
     ) -> Result<(), MoveError> {
         use TreePath::{Inside, Outside};
-        let (inside, outside) = (&self.instance, &DirectoryTree);
+        let inside = |path: &PathBuf| MoveSide::new(&self.instance, path);
+        let outside = |path: &PathBuf| MoveSide::new(&DirectoryTree, path);
         match (source, target) {
             (Inside(source), Inside(target)) => {
-                transfer_file((inside, source), (inside, target), removes_source, progress)
+                transfer_file(&inside(source), &inside(target), removes_source, progress)
             }
-            (Inside(source), Outside(target)) => transfer_file(
-                (inside, source),
-                (outside, target),
-                removes_source,
-                progress,
-            ),
-            (Outside(source), Inside(target)) => transfer_file(
-                (outside, source),
-                (inside, target),
-                removes_source,
-                progress,
-            ),
-            (Outside(source), Outside(target)) => transfer_file(
-                (outside, source),
-                (outside, target),
-                removes_source,
-                progress,
-            ),
+            (Inside(source), Outside(target)) => {
+                transfer_file(&inside(source), &outside(target), removes_source, progress)
+            }
+            (Outside(source), Inside(target)) => {
+                transfer_file(&outside(source), &inside(target), removes_source, progress)
+            }
+            (Outside(source), Outside(target)) => {
+                transfer_file(&outside(source), &outside(target), removes_source, progress)
+            }
         }
     }
 

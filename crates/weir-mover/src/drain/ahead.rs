@@ -72,7 +72,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> AheadResult {
         let mut result = AheadResult::default();
-        if self.from.evictions().is_none() {
+        if self.from.tree.evictions().is_none() {
             return result;
         }
         let snapshot = Arc::clone(&self.seen);
@@ -91,8 +91,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if result.evicted.bytes >= bytes || progress.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let source = self.source.join(path);
-            if !matches!(self.from.write_state(&source), Ok(WriteState::Open)) {
+            let source = self.from.join(path);
+            if !matches!(self.from.tree.write_state(&source), Ok(WriteState::Open)) {
                 continue;
             }
             let wanted = (rank, bytes - result.evicted.bytes);
@@ -104,7 +104,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 // By a program, or the drain is stopped.
                 Err(MoveError::SourceChanged(_) | MoveError::Stopped) => {}
-                Err(_) if matches!(self.from.look_up(&source), Ok(None)) => {}
+                Err(_) if matches!(self.from.tree.look_up(&source), Ok(None)) => {}
                 // The path of its base is too long to be kept.
                 Err(error) if error.is_of_long_name() => {}
                 Err(error) => drop(result.failed.insert(path.clone(), error.to_string())),
@@ -122,14 +122,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         threads: usize,
         progress: &StageProgress,
     ) -> Result<u64, MoveError> {
-        let table = self.from.evictions().expect("it has one");
-        let source = self.source.join(path);
+        let table = self.from.tree.evictions().expect("it has one");
+        let source = self.from.join(path);
         let reading = || MoveError::io("reading", &source);
-        let input = self.from.open(&source).map_err(reading())?;
+        let input = self.from.tree.open(&source).map_err(reading())?;
         let mut base: Option<OpenBase<'_, S, T>> = None;
         let mut freed = 0;
         while freed < wanted {
-            let found = self.from.stat(&input).map_err(reading())?;
+            let found = self.from.tree.stat(&input).map_err(reading())?;
             if found.ino != ino.0 {
                 break;
             }
@@ -155,7 +155,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let open = base.insert(open);
             self.copy_ranges(open, &ranges, threads, progress)?;
             let writing = || MoveError::io("writing", &open.target);
-            self.to.sync(&open.output).map_err(writing())?;
+            self.to.tree.sync(&open.output).map_err(writing())?;
             let evicted = table.evict_ranges(&open.file, settled, &ranges);
             let evicted = evicted.map_err(MoveError::io("evicting", &source))?;
             if evicted == 0 {
@@ -175,8 +175,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         size: u64,
         progress: &StageProgress,
     ) -> Result<OpenBase<'d, S, T>, MoveError> {
-        let source = self.source.join(path);
-        let table = self.from.evictions().expect("it has one");
+        let source = self.from.join(path);
+        let table = self.from.tree.evictions().expect("it has one");
         let before = self.bases.get(&ino.0).cloned();
         let known = before.clone().filter(|base| self.is_writable(base));
         // A program may have begun to write over its evicted bytes since the round looked for such files.
@@ -190,19 +190,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Some(base) => base.at.clone(),
             None => hidden_name(dir, ino, true),
         };
-        let target = self.target.join(&at);
+        let target = self.to.join(&at);
         let opening = || MoveError::io("creating", &target);
         let kept = self.open_bases.get(&ino.0).filter(|_| known.is_some());
         let output = match (&known, kept) {
             (_, Some(kept)) => Arc::clone(kept),
             (Some(_), None) => {
-                let output = self.to.open_part(&target).map_err(opening())?;
-                self.to.lock_part(&output);
+                let output = self.to.tree.open_part(&target).map_err(opening())?;
+                self.to.tree.lock_part(&output);
                 Arc::new(output)
             }
-            (None, None) => Arc::new(self.to.create_part(&target, PART_MODE).map_err(opening())?),
+            (None, None) => Arc::new(
+                self.to
+                    .tree
+                    .create_part(&target, PART_MODE)
+                    .map_err(opening())?,
+            ),
         };
-        let inode = self.to.stat(&output).map_err(opening())?.ino;
+        let inode = self.to.tree.stat(&output).map_err(opening())?.ino;
         if known.is_some_and(|base| base.inode != Some(inode)) {
             return Err(MoveError::TargetChanged(target));
         }
@@ -214,7 +219,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             identity: CopyIdentity::Inode(inode),
         };
         let file = EvictedFile { ino, copy };
-        let stripe = self.to.stripe_of(&output);
+        let stripe = self.to.tree.stripe_of(&output);
         let open = OpenBase {
             input,
             output,
@@ -232,7 +237,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // It may be noted all the same.
             let known = table.copy_of(ino);
             if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
-                let _ = self.to.remove(&open.target);
+                let _ = self.to.tree.remove(&open.target);
             }
             return Err(error);
         }
@@ -278,13 +283,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             at = end;
         }
         let writing = MoveError::io("writing", &open.target);
-        self.to.sync(&open.output).map_err(writing)
+        self.to.tree.sync(&open.output).map_err(writing)
     }
 
     /// The stripes of the base that a file has; if it has none yet, the usual ones.
     fn stripe_of_base(&self, ino: Ino) -> StripeSize {
         let base = self.open_bases.get(&ino.0);
-        base.map_or_else(StripeSize::default, |base| self.to.stripe_of(base))
+        base.map_or_else(StripeSize::default, |base| self.to.tree.stripe_of(base))
     }
 
     fn copy_ranges(
@@ -295,7 +300,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> Result<(), MoveError> {
         let copy = OpenCopy {
-            trees: (self.from, self.to),
+            trees: (self.from.tree, self.to.tree),
             input: open.input,
             output: &open.output,
             source: &open.source,
@@ -313,7 +318,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a base is for ranges that go ahead, and no version of the file.
     fn is_writable(&self, base: &FileBase) -> bool {
-        let found = self.to.look_up(&self.target.join(&base.at));
+        let found = self.to.find_node(&base.at);
         // A drain that was killed may have given it the name, too.
         base.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
     }
@@ -330,19 +335,25 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (source, target) = (&*file.pair.source, &*file.pair.target);
         let ino = Ino(node.version.ino);
         let looking = MoveError::io("looking for", target);
-        let there = self.to.look_up(target).map_err(looking)?;
+        let there = self.to.tree.look_up(target).map_err(looking)?;
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
         let base = &self.bases[&node.version.ino];
-        let part = self.target.join(&base.at);
+        let part = self.to.join(&base.at);
         let known = base.inode.unwrap_or_default();
-        let copy = FileCopy::resume(self.from, self.to, (source, target), (&part, known), there)?;
+        let copy = FileCopy::resume(
+            self.from.tree,
+            self.to.tree,
+            (source, target),
+            (&part, known),
+            there,
+        )?;
         let stat = *copy.copied();
         if stat.ino != node.version.ino {
             return Err(MoveError::SourceChanged(source.to_owned()));
         }
         refuse_other_content(file.content, source, &stat)?;
         progress.files_found.fetch_add(1, Ordering::Relaxed);
-        let table = self.from.evictions().expect("it has one");
+        let table = self.from.tree.evictions().expect("it has one");
         let mut at = 0;
         while at < stat.size {
             let stored = table.stored_ranges(ino, at..stat.size, None);

@@ -169,7 +169,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             copies.insert(target.to_owned(), copy);
         };
         // The round copies the files that fail here once more, after the walk, and reports their errors.
-        let (from, to) = (self.from, self.to);
+        let (from, to) = (self.from.tree, self.to.tree);
         copy_unnamed(
             from,
             to,
@@ -182,7 +182,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for (path, file) in paths.into_iter().zip(files) {
             if let Some(copy) = copies.remove(&file.pair.target) {
                 let version = FileVersion::from(copy.copied());
-                let now = time_since_1970(self.from.now());
+                let now = time_since_1970(self.from.tree.now());
                 let is_unchanged = self.version_at(&path) == Some(version);
                 let unchanged_at = if is_unchanged { now } else { version.ctime };
                 let early = EarlyCopy {
@@ -204,7 +204,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
         let mut files = Vec::new();
         for path in wanted {
-            let found = self.from.look_up(&self.source.join(&path)).ok().flatten();
+            let found = self.from.find_node(&path).ok().flatten();
             let version = found.as_ref().map(FileVersion::from);
             let moved = self.moved.get(&path);
             if moved.is_some_and(|moved| version == Some(moved.version)) {
@@ -221,7 +221,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     fn file_to_copy_early(&self, path: &Path) -> FileToMove {
         FileToMove {
             pair: StagePair {
-                source: self.source.join(path),
+                source: self.from.join(path),
                 target: self.at_target(path),
             },
             replaces: self.replaceable(path),
@@ -233,7 +233,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// The version that a file has now.
     fn version_at(&self, path: &Path) -> Option<FileVersion> {
-        let found = self.from.look_up(&self.source.join(path)).ok()?;
+        let found = self.from.find_node(path).ok()?;
         found.map(|found| FileVersion::from(&found))
     }
 
@@ -241,7 +241,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     fn is_due_early(&self, path: &Path, found: &Stat, settled: Duration) -> bool {
         let is_settled = since_1970(found.ctime) <= settled;
         (self.due.is_some() || is_settled)
-            && !self.to.hangs_at(&self.at_target(path))
+            && !self.to.tree.hangs_at(&self.at_target(path))
             && found.nlink == 1
             && self.can_be_early(path, found.ino, found.size)
     }
@@ -352,7 +352,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let Some(inode) = missed.written else {
             return false;
         };
-        let state = || self.from.write_state(&self.source.join(&missed.path));
+        let state = || self.from.tree.write_state(&self.from.join(&missed.path));
         *missed.is_open.get_or_init(|| {
             self.order.awaited_from(inode).is_none() && matches!(state(), Ok(WriteState::Open))
         })
@@ -370,7 +370,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         progress.files_done.fetch_add(1, Ordering::Relaxed);
         self.xattrs_not_kept += early.copy.publish()?;
         if let Some(dir) = target.parent() {
-            let synced = self.to.sync_directory(dir);
+            let synced = self.to.tree.sync_directory(dir);
             synced.map_err(MoveError::io("syncing", dir))?;
         }
         Ok(MovedSource::Copied(copied))

@@ -120,7 +120,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let mut failed = HashSet::new();
         for failure in &summary.failed {
-            let path = failure.source.strip_prefix(&self.source);
+            let path = failure.source.strip_prefix(&self.from.path);
             let path: PathBuf = path.unwrap_or(&failure.source).components().collect();
             log.add_failure(&path, &failure.reason);
             failed.insert(path);

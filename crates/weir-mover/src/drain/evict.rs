@@ -52,7 +52,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// made at the server of this rank. Fails if the instance does.
     pub fn evict(&mut self, rank: u16, bytes: u64) -> Result<EvictedBytes, MoveError> {
         let mut evicted = EvictedBytes::default();
-        let Some(table) = self.from.evictions() else {
+        let Some(table) = self.from.tree.evictions() else {
             return Ok(evicted);
         };
         let snapshot = Arc::clone(&self.seen);
@@ -67,7 +67,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if evicted.bytes >= bytes {
                 break;
             }
-            let file = self.source.join(path);
+            let file = self.from.join(path);
             if self
                 .evict_file(table, path, node)
                 .map_err(MoveError::io("evicting", &file))?
@@ -113,8 +113,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> std::io::Result<bool> {
         let version = &node.version;
         if self.bases.contains_key(&version.ino) {
-            let source = self.source.join(path);
-            if !matches!(self.from.write_state(&source), Ok(WriteState::Written)) {
+            let source = self.from.join(path);
+            if !matches!(self.from.tree.write_state(&source), Ok(WriteState::Written)) {
                 return Ok(false);
             }
         }
@@ -129,7 +129,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> std::io::Result<bool> {
-        let there = self.to.look_up(&self.target.join(path))?;
+        let there = self.to.tree.look_up(&self.to.join(path))?;
         let Some(there) = there.filter(|there| is_copy(version, there)) else {
             return Ok(false);
         };
@@ -144,7 +144,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.evicted.clear();
         self.bases.clear();
         self.hidden.clear();
-        let Some(table) = self.from.evictions() else {
+        let Some(table) = self.from.tree.evictions() else {
             return;
         };
         let snapshot = Arc::clone(&round.snapshot);
@@ -244,7 +244,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
         let is_evicted = self.evicted.get(&stat.ino).is_some_and(|at| at == path);
         let version = FileVersion::from(stat);
-        let there = || self.to.look_up(&self.target.join(path));
+        let there = || self.to.find_node(path);
         !is_evicted
             || there().is_ok_and(|there| there.is_some_and(|there| is_copy(&version, &there)))
     }
@@ -256,10 +256,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         node: &SeenNode,
     ) -> Result<(), MoveError> {
-        let target = self.target.join(path);
+        let target = self.to.join(path);
         self.note_placing(std::iter::once((path, node)));
-        match_xattrs(self.from, self.to, &self.source.join(path), &target)?;
-        let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
+        match_xattrs(self.from.tree, self.to.tree, &self.from.join(path), &target)?;
+        let set = self
+            .to
+            .tree
+            .set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))?;
         self.note_copy(Ino(node.version.ino), path)?;
         self.moved
@@ -340,25 +343,26 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         name: &Path,
     ) -> Result<(), MoveError> {
         self.check_copy(file)?;
-        let existing = self.target.join(&file.at);
-        let target = self.target.join(path);
+        let existing = self.to.join(&file.at);
+        let target = self.to.join(path);
         let is_hidden = path.file_name().is_some_and(is_part);
         let replaces = match is_hidden {
             true => Replaceable::Any,
             false => self.replaceable(path),
         };
         if !is_hidden {
-            let copy = self.to.look_up(&existing);
-            let copy = copy.map_err(MoveError::io("looking for", &existing))?;
+            let copy = self.to.find_node(&existing)?;
             self.note_placing_copy(path, copy.as_ref());
         }
-        match make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))? {
+        match make_hard_link(self.to.tree, &existing, &target, &|there| {
+            replaces.allows(there)
+        })? {
             LinkOutcome::Made | LinkOutcome::There => {}
             LinkOutcome::NoFile => return Err(MoveError::SourceChanged(existing)),
             LinkOutcome::Refused => {
                 let file = FileToMove {
                     pair: StagePair {
-                        source: self.source.join(name),
+                        source: self.from.join(name),
                         target: target.clone(),
                     },
                     replaces,
@@ -367,8 +371,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     is_ours: false,
                 };
                 let moved = move_files(
-                    self.from,
-                    self.to,
+                    self.from.tree,
+                    self.to.tree,
                     &[file],
                     options_of_round(round.threads),
                     progress,
@@ -380,16 +384,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let dir = target.parent().unwrap_or(Path::new("/"));
-        let synced = self.to.sync_directory(dir);
+        let synced = self.to.tree.sync_directory(dir);
         synced.map_err(MoveError::io("syncing", dir))
     }
 
     /// Notes that the copy of an evicted file is at this path below the target.
     pub(super) fn note_copy(&self, ino: Ino, path: &Path) -> Result<(), MoveError> {
-        let table = self.from.evictions().expect("it has an evicted file");
-        let target = self.target.join(path);
-        let there = self.to.look_up(&target);
-        let there = there.map_err(MoveError::io("looking for", &target))?;
+        let table = self.from.tree.evictions().expect("it has an evicted file");
+        let target = self.to.join(path);
+        let there = self.to.find_node(&target)?;
         let there = there.ok_or_else(|| MoveError::TargetChanged(target.clone()))?;
         let copy = copy_at(table, path, &there);
         let noted = table.put_copy(&EvictedFile { ino, copy });

@@ -80,7 +80,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut unsynced = HashSet::new();
         for dir in directories {
             let target = self.at_target(&dir);
-            if let Err(error) = self.to.sync_directory(&target) {
+            if let Err(error) = self.to.tree.sync_directory(&target) {
                 round.fail(&dir, &MoveError::io("syncing", &target)(error));
                 unsynced.insert(dir);
             }
@@ -175,8 +175,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         node: &SeenNode,
     ) -> Result<LinkOutcome, MoveError> {
         let (existing, target) = (self.at_target(from), self.at_target(path));
-        let there = self.to.look_up(&existing);
-        let there = there.map_err(MoveError::io("looking for", &existing))?;
+        let there = self.to.find_node(&existing)?;
         // Another file may have got the old name since.
         let moved = self.moved.get(from);
         let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
@@ -187,14 +186,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let replaces = self.replaceable(path);
         self.note_placing(std::iter::once((path, node)));
-        make_hard_link(self.to, &existing, &target, &|there| replaces.allows(there))
+        make_hard_link(self.to.tree, &existing, &target, &|there| {
+            replaces.allows(there)
+        })
     }
 
     /// Gives a file that has got its new name the attributes that the source has.
     fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
         let target = self.at_target(path);
-        match_xattrs(self.from, self.to, &self.source.join(path), &target)?;
-        let set = self.to.set_attributes(&target, NodeKind::File, &node.kept);
+        match_xattrs(self.from.tree, self.to.tree, &self.from.join(path), &target)?;
+        let set = self
+            .to
+            .tree
+            .set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))
     }
 }

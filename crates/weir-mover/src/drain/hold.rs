@@ -50,7 +50,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let wanted = hidden.filter(|file| table.wants(&file.path));
         // One that cannot be laminated is tried again, and told, by the end.
         let laminated = wanted
-            .filter(|file| self.from.laminate(&self.source.join(&file.path)).is_ok())
+            .filter(|file| self.from.tree.laminate(&self.from.join(&file.path)).is_ok())
             .count();
         match laminated {
             0 => round,
@@ -110,7 +110,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         table.forget_outdated(walk);
         for (path, content) in table.outdated() {
             // Else it will be another one.
-            let state = self.from.write_state(&self.source.join(&path));
+            let state = self.from.tree.write_state(&self.from.join(&path));
             if matches!(state, Ok(WriteState::Written)) {
                 table.queue(&path, content, true);
             }

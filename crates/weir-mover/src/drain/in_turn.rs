@@ -417,9 +417,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         state.is_held |= has_failed;
         for dir in directories {
-            if let Err(error) = self.to.sync_directory(&dir) {
+            if let Err(error) = self.to.tree.sync_directory(&dir) {
                 let error = MoveError::io("syncing", &dir)(error);
-                let dir = self.below_target(&dir).to_owned();
+                let dir = self.to.strip(&dir).to_owned();
                 state.unsynced.push((dir, error));
                 state.is_held = true;
             }

@@ -58,8 +58,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<MovedSource, MoveError> {
         let looking = |path: &Path| MoveError::io("looking for", path);
         let (source, target) = (&*file.pair.source, &*file.pair.target);
-        let there = self.to.look_up(target).map_err(looking(target))?;
-        let found = self.from.look_up(source).map_err(looking(source))?;
+        let there = self.to.tree.look_up(target).map_err(looking(target))?;
+        let found = self.from.tree.look_up(source).map_err(looking(source))?;
         if let (Some(stat), Some(there)) = (&found, &there) {
             // Of a file that is doubtful the bytes are not compared, but copied again.
             if likeness(stat, there) == Likeness::Same {
@@ -68,7 +68,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
-        let copy = FileCopy::begin(self.from, self.to, source, target, there)?;
+        let copy = FileCopy::begin(self.from.tree, self.to.tree, source, target, there)?;
         let stat = *copy.copied();
         refuse_other_content(file.content, source, &stat)?;
         progress.files_found.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let begins = (0..stat.size).step_by(usize::try_from(piece_bytes).expect("64 bits"));
         let pieces = begins.map(|begin| {
             let piece = (begin, (begin + piece_bytes).min(stat.size));
-            let holder = self.from.holder_of(source, piece.0..piece.1);
+            let holder = self.from.tree.holder_of(source, piece.0..piece.1);
             (holder.ok().flatten().unwrap_or(self.team.rank), piece)
         });
         let queue = PieceQueue {
@@ -118,12 +118,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let (source, target) = (&*file.pair.source, &*file.pair.target);
         // Opened since the copy began: it may have begun with a part of a version.
-        if matches!(self.from.write_state(source), Ok(WriteState::Open)) {
+        if matches!(self.from.tree.write_state(source), Ok(WriteState::Open)) {
             return Err(MoveError::Open(source.to_owned()));
         }
         copy.publish(false, &mut Vec::new())?;
-        let dir = target.parent().unwrap_or(&self.target);
-        let synced = self.to.sync_directory(dir);
+        let dir = target.parent().unwrap_or(&self.to.path);
+        let synced = self.to.tree.sync_directory(dir);
         synced.map_err(MoveError::io("syncing", dir))?;
         progress.files_done.fetch_add(1, Ordering::Relaxed);
         Ok(())

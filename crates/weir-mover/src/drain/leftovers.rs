@@ -29,7 +29,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let directories = directories.chain([&root]);
         // The names of others have whiteouts.
         let is_of_job = |path: &&PathBuf| {
-            let is_borrowed = self.from.is_borrowed(&self.source.join(path));
+            let is_borrowed = self.from.tree.is_borrowed(&self.from.join(path));
             is_borrowed.is_ok_and(|is_borrowed| is_borrowed == Some(false))
         };
         let removed = now.whiteouts.keys().filter(|path| now.get(path).is_none());
@@ -52,14 +52,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The nodes of a directory of the target that neither the tree nor this drain knows, and those that are no directory
     /// as the tree has.
     fn unknown_nodes(&self, dir: &Path, now: &TreeSnapshot) -> Vec<(PathBuf, Stat)> {
-        let whole = self.target.join(dir);
+        let whole = self.to.join(dir);
         let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
-        let there = self.to.look_up(&whole).ok().flatten();
+        let there = self.to.tree.look_up(&whole).ok().flatten();
         // A link leads elsewhere.
         if !there.is_some_and(is_directory) {
             return Vec::new();
         }
-        let names = self.to.list(&whole).unwrap_or_default().into_iter();
+        let names = self.to.tree.list(&whole).unwrap_or_default().into_iter();
         let paths = names
             .filter(|name| !is_part(name))
             .map(|name| dir.join(name));
@@ -75,10 +75,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         });
         let look = |path: PathBuf| {
             // Made since the walk, and moved by another drain.
-            if !is_seen(&path) && self.from.look_up(&self.source.join(&path)).ok()?.is_some() {
+            if !is_seen(&path) && self.from.find_node(&path).ok()?.is_some() {
                 return None;
             }
-            let there = self.to.look_up(&self.target.join(&path)).ok()??;
+            let there = self.to.find_node(&path).ok()??;
             let is_known = is_seen(&path) && is_directory(there);
             (!is_known).then_some((path, there))
         };
@@ -93,7 +93,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Takes a node for one of this drain's, and the directories above it that the tree does not have.
     fn adopt(&mut self, path: &Path, there: &Stat, now: &TreeSnapshot) {
         let content = match kind_of(there) {
-            NodeKind::Symlink => self.to.read_link(&self.target.join(path)),
+            NodeKind::Symlink => self.to.tree.read_link(&self.to.join(path)),
             _ => Ok(PathBuf::new()),
         };
         let Ok(content) = content else {
@@ -114,7 +114,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if dir == Path::new("") || now.get(dir).is_some() || self.has_made(dir) {
                 break;
             }
-            let Ok(Some(there)) = self.to.look_up(&self.target.join(dir)) else {
+            let Ok(Some(there)) = self.to.find_node(dir) else {
                 break;
             };
             self.moved

@@ -83,6 +83,7 @@ use crate::copy::LikenessBy;
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::mover::FileMover;
+use crate::side::MoveSide;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
 use crate::summary::{as_text, StageSummary};
@@ -254,10 +255,10 @@ impl MovedNode {
 /// The move of a directory of one tree into one of another, while programs write it.
 #[derive(Debug)]
 pub struct Drain<'t, S: FileTree, T: FileTree> {
-    from: &'t S,
-    to: &'t T,
-    source: PathBuf,
-    target: PathBuf,
+    /// The directory that is moved.
+    from: MoveSide<'t, S>,
+    /// The one that it is moved into.
+    to: MoveSide<'t, T>,
     filter: PathFilter,
     /// Files that are moved before all others.
     first: Option<PathFilter>,
@@ -328,16 +329,10 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Both directories must exist. `filter`: of paths below the source, which begin with a slash.
-    pub fn new(
-        (from, source): (&'t S, &Path),
-        (to, target): (&'t T, &Path),
-        filter: PathFilter,
-    ) -> Drain<'t, S, T> {
+    pub fn new(from: MoveSide<'t, S>, to: MoveSide<'t, T>, filter: PathFilter) -> Drain<'t, S, T> {
         Drain {
             from,
             to,
-            source: source.to_owned(),
-            target: target.to_owned(),
             filter,
             first: None,
             urgent: Arc::default(),
@@ -507,6 +502,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         // The copies of evicted files come first.
         let evicts = self
             .from
+            .tree
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
         let is_ordered = self.order.rule == NameOrder::Changes;
@@ -544,14 +540,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             self.clear_whited_out(&snapshot);
         }
         let pair = StagePair {
-            source: self.source.join("."),
-            target: self.target.clone(),
+            source: self.from.join("."),
+            target: self.to.path.clone(),
         };
         let known = KnownSources {
             drain: self,
             there: Mutex::default(),
         };
-        let (from, to) = (self.from, self.to);
+        let (from, to) = (self.from.tree, self.to.tree);
         let mut summary = stage_with(from, to, &[pair], options, progress, &known, None);
         let there = known.there.into_inner();
         let there = there.unwrap_or_else(PoisonError::into_inner);
@@ -560,9 +556,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let is_left = |(path, node): &(&PathBuf, &SeenNode)| {
                 !self.is_safe(path, node) && !there.contains(*path)
             };
-            let left = files
-                .filter(is_left)
-                .map(|(path, _)| self.source.join(path));
+            let left = files.filter(is_left).map(|(path, _)| self.from.join(path));
             summary.not_reached.extend(left);
         }
         summary.seconds = begun.elapsed().as_secs_f64();
@@ -574,15 +568,15 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary.unchanged = summary.unchanged.saturating_sub(shared_files);
         if evicts {
             for (path, error) in self.replace_bases() {
-                summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
+                summary.fail(&self.from.join(&path), &self.to.join(&path), &error);
             }
         }
         for held in &self.held {
-            let target = self.target.join(held);
+            let target = self.to.join(held);
             let error = MoveError::Elsewhere(
                 "an evicted file has no name where its copy can be yet".to_owned(),
             );
-            summary.fail(&self.source.join(held), &target, &error);
+            summary.fail(&self.from.join(held), &target, &error);
         }
         if summary.is_complete() && snapshot.unread.is_empty() {
             let gone = self.remove_all_gone(&snapshot);
@@ -591,10 +585,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 hidden.failed.into_iter().partition(|(path, error)| {
                     error.is_directory_not_empty() && snapshot.get(path).is_none()
                 });
-            let filled = filled.into_iter().map(|(path, _)| self.target.join(path));
+            let filled = filled.into_iter().map(|(path, _)| self.to.join(path));
             summary.not_emptied.extend(filled);
             for (path, error) in gone.failed.into_iter().chain(hidden) {
-                summary.fail(&self.source.join(&path), &self.target.join(&path), &error);
+                summary.fail(&self.from.join(&path), &self.to.join(&path), &error);
             }
         }
         if !summary.stopped {
@@ -609,8 +603,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub fn hand_over(&mut self) -> Result<(), MoveError> {
         let snapshot = self.walk();
         for (path, _) in snapshot.of_kind(NodeKind::Directory) {
-            let (source, target) = (self.source.join(path), self.target.join(path));
-            let handed_over = self.from.borrow_from(&target, &source);
+            let (source, target) = (self.from.join(path), self.to.join(path));
+            let handed_over = self.from.tree.borrow_from(&target, &source);
             unless(handed_over, ErrorKind::NotFound).map_err(MoveError::io("noting", &source))?;
         }
         Ok(())
@@ -618,15 +612,15 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn source_tree(&self) -> WalkedTree<'_, S> {
         WalkedTree {
-            tree: self.from,
-            root: &self.source,
+            tree: self.from.tree,
+            root: &self.from.path,
             filter: &self.filter,
         }
     }
 
     fn walk(&mut self) -> TreeSnapshot {
         self.walks += 1;
-        let began = self.from.now();
+        let began = self.from.tree.now();
         let before = self.ask_for_history(self.walks);
         let mut snapshot = self.source_tree().walk_below(Path::new(""), self.walks);
         let after = self.ask_for_history(self.walks);
@@ -684,7 +678,7 @@ struct KnownSources<'d, 't, S: FileTree, T: FileTree> {
 
 impl<S: FileTree, T: FileTree> KnownSources<'_, '_, S, T> {
     fn below_source<'p>(&self, source: &'p Path) -> &'p Path {
-        source.strip_prefix(&self.drain.source).unwrap_or(source)
+        self.drain.from.strip(source)
     }
 }
 
@@ -701,7 +695,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
             && self.drain.has_kept_copy(path, stat)
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
-        let path = self.drain.below_target(target);
+        let path = self.drain.to.strip(target);
         self.drain.may_replace(path, there)
     }
     fn likeness(&self, source: &Path, stat: &Stat) -> LikenessBy {
@@ -712,11 +706,11 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
         self.drain.has_made(self.below_source(source))
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
-        let path = self.drain.below_target(target);
+        let path = self.drain.to.strip(target);
         self.drain.note_placing_copy(path, Some(source));
     }
     fn note_there(&self, target: &Path) {
-        let path = self.drain.below_target(target).components().collect();
+        let path = self.drain.to.strip(target).components().collect();
         let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
         there.insert(path);
     }

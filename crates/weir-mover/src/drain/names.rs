@@ -381,7 +381,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let seen = snapshot.at_and_below(&leads_to).skip(1);
             let is_same = again.unread.is_empty() && seen.map(|(path, _)| path).eq(again.paths());
             // Else the walk may have seen a directory that is being removed.
-            let leads_there = || self.from.read_link(&self.source.join(path));
+            let leads_there = || self.from.tree.read_link(&self.from.join(path));
             is_same && leads_there().is_ok_and(|content| content == node.content)
         };
         links
@@ -451,17 +451,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     fn make_link(&self, path: &Path, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
-        let there = self.to.look_up(target);
-        let there = there.map_err(MoveError::io("looking for", target))?;
+        let there = self.to.find_node(target)?;
         check_kind(target, there.as_ref(), NodeKind::Symlink)?;
-        if is_symlink_to(self.to, target, there.as_ref(), &node.content) {
+        if is_symlink_to(self.to.tree, target, there.as_ref(), &node.content) {
             return Ok(false);
         }
         check_replaceable(target, there.as_ref(), |there| {
             self.may_replace(path, there)
         })?;
         self.note_placing(std::iter::once((path, node)));
-        make_symlink(self.to, &node.content, target, there.as_ref(), &node.kept)?;
+        make_symlink(
+            self.to.tree,
+            &node.content,
+            target,
+            there.as_ref(),
+            &node.kept,
+        )?;
         Ok(true)
     }
 
@@ -605,7 +610,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unmade = self.changed_links(now).filter_map(|(path, node)| {
             let moved = self.moved.get(path);
             let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
-            let content = self.to.read_link(&self.at_target(path)).ok();
+            let content = self.to.tree.read_link(&self.at_target(path)).ok();
             let is_old = |content: &PathBuf| !is_ours && *content != node.content;
             Some(destination(path, &content.filter(is_old)?))
         });
@@ -616,7 +621,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn is_as_made(&self, target: &Path, moved: &MovedNode, there: &Stat) -> bool {
         kind_of(there) == moved.kind
             && match moved.kind {
-                NodeKind::Symlink => is_symlink_to(self.to, target, Some(there), &moved.content),
+                NodeKind::Symlink => {
+                    is_symlink_to(self.to.tree, target, Some(there), &moved.content)
+                }
                 NodeKind::File => {
                     there.size == moved.version.size
                         && is_kept_time(moved.version.mtime, there.mtime)
@@ -635,23 +642,23 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !moved.is_ours && !is_whited_out {
             return Ok(false);
         }
-        let there = self.to.look_up(target);
-        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
-            check_gone(self.to, target).map_err(MoveError::io("removing", target))?;
+        let Some(there) = self.to.find_node(target)? else {
+            check_gone(self.to.tree, target).map_err(MoveError::io("removing", target))?;
             return Ok(false);
         };
         if !self.is_as_made(target, moved, &there) {
             return Ok(false);
         }
         let removed = match moved.kind {
-            NodeKind::Directory => remove_directory(self.to, target),
-            _ => self.to.remove(target),
+            NodeKind::Directory => remove_directory(self.to.tree, target),
+            _ => self.to.tree.remove(target),
         };
         match removed {
             // Somebody has put something there.
             Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => Ok(false),
             removed => {
-                unless_gone(self.to, target, removed).map_err(MoveError::io("removing", target))?;
+                unless_gone(self.to.tree, target, removed)
+                    .map_err(MoveError::io("removing", target))?;
                 Ok(true)
             }
         }
@@ -660,9 +667,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has the changed names on storage; the next round syncs a directory again where that failed.
     pub(super) fn sync(&mut self, changed: &mut ChangedNames) {
         for dir in &changed.directories {
-            match self.to.sync_directory(dir) {
+            match self.to.tree.sync_directory(dir) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    let below = dir.strip_prefix(&self.target);
+                    let below = dir.strip_prefix(&self.to.path);
                     self.unsynced.extend(below.map(Path::to_owned));
                     let error = MoveError::io("syncing", dir)(error);
                     changed.failed.push((dir.clone(), error));

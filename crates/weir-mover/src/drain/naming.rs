@@ -116,7 +116,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let ready = self.ready_directories(then, round, is_ordered, &kept);
             let mut is_changed = false;
             for path in &ready {
-                let target = self.target.join(path);
+                let target = self.to.join(path);
                 let named = match self.occupant_of(path) {
                     Occupant::None => self.name_directory(path, None, then, now, &mut changed),
                     Occupant::Retired(old) => {
@@ -348,15 +348,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut hidden_names: HashMap<PathBuf, PathBuf> = HashMap::new();
         for path in tops {
             let ino = self.moved[&path].version.ino;
-            let target = self.target.join(&path);
+            let target = self.to.join(&path);
             let has_only_ours = self.has_only_ours(&target, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 continue;
             }
             let marked = self.marked_below(&path);
             let retired = self.unused_retired_path(&path, ino);
-            let hidden = self.target.join(&retired);
-            let renamed = self.to.rename(&target, &hidden, false);
+            let hidden = self.to.join(&retired);
+            let renamed = self.to.tree.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
             // If it has failed they are removed one by one.
             if !is_hidden {
@@ -365,7 +365,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let has_only_ours = self.has_only_ours(&hidden, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 // Somebody else has put something there meanwhile.
-                let _ = self.to.rename(&hidden, &target, false);
+                let _ = self.to.tree.rename(&hidden, &target, false);
                 continue;
             }
             changed.note(&path, &target, Ok(true));
@@ -441,14 +441,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
     /// steps where it knows no such call.
     fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
-        let (from, target) = (self.at_target(path), self.target.join(path));
+        let (from, target) = (self.at_target(path), self.to.join(path));
         let was = self.relocated[path].at().to_owned();
         let is_hidden = self.relocated[path].is_hidden();
         if !is_hidden {
             // The retired directory has the old name of its successor for a moment.
             self.mark_nodes(old, &was, false);
         }
-        match self.to.exchange(&from, &target) {
+        match self.to.tree.exchange(&from, &target) {
             Ok(()) => {
                 self.relocated.change_place(old, old);
                 self.relocated.change_place(path, path);
@@ -460,7 +460,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             Err(error) if failed_with_any(&error, &NO_EXCHANGE) => {
                 self.hide_directory(old)?;
-                let renamed = self.to.rename(&from, &target, false);
+                let renamed = self.to.tree.rename(&from, &target, false);
                 renamed.map_err(MoveError::io("naming", &target))
             }
             Err(error) => Err(MoveError::io("naming", &target)(error)),
@@ -474,8 +474,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             None => path.to_owned(),
             Some((_, ino)) => part_of(&path.with_file_name(format!("aside-{ino:x}"))),
         };
-        let (from, to) = (self.at_target(path), self.target.join(&hidden));
-        let renamed = self.to.rename(&from, &to, false);
+        let (from, to) = (self.at_target(path), self.to.join(&hidden));
+        let renamed = self.to.tree.rename(&from, &to, false);
         renamed.map_err(MoveError::io("renaming", &from))?;
         self.relocated.change_place(path, &hidden);
         Ok(())
@@ -483,8 +483,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if the target has what this drain has put there, as it was.
     fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
-        let there = self.to.look_up(target);
-        let there = there.map_err(MoveError::io("looking for", target))?;
+        let there = self.to.find_node(target)?;
         let moved = self.moved.get(path).filter(|moved| moved.is_ours);
         let both = there.zip(moved);
         Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
@@ -494,10 +493,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
         let mut open = vec![(dir.to_owned(), path.to_owned())];
         while let Some((dir, path)) = open.pop() {
-            let names = self.to.list(&dir).map_err(MoveError::io("listing", &dir))?;
+            let names = self
+                .to
+                .tree
+                .list(&dir)
+                .map_err(MoveError::io("listing", &dir))?;
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (target, path) = (dir.join(name), path.join(name));
-                if self.has_relocated_at(self.below_target(&target)) {
+                if self.has_relocated_at(self.to.strip(&target)) {
                     return Ok(false); // another one's, which leaves first
                 }
                 if !self.is_ours_still(&target, &path)? {
@@ -521,10 +524,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
     ) -> Result<bool, MoveError> {
-        let target = self.target.join(path);
+        let target = self.to.join(path);
         let from = self.at_target(path);
-        let there = self.to.look_up(&target);
-        let there = there.map_err(MoveError::io("looking for", &target))?;
+        let there = self.to.find_node(&target)?;
         if let Some(there) = there.filter(|_| retired.is_none()) {
             if !self.retire_in_the_way(path, &there, then, now)? {
                 self.retire(path, now.walk);
@@ -538,31 +540,32 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if is_hidden {
             let part = from.join(FILLING);
             if let Some(lock) = relocated.lock.take() {
-                let locked = self.to.stat(&lock);
+                let locked = self.to.tree.stat(&lock);
                 if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
                     // Another process has taken it for a dead one's.
                     return Err(MoveError::Busy(target));
                 }
             }
-            let removed = unless(self.to.remove(&part), ErrorKind::NotFound);
+            let removed = unless(self.to.tree.remove(&part), ErrorKind::NotFound);
             removed.map_err(MoveError::io("removing", &part))?;
         }
         let was = self
             .to
+            .tree
             .look_up(&from)
             .map_err(MoveError::io("looking for", &from))?;
         self.mark_nodes(path, path, false);
         let marked = self.marked_below(path);
         let renamed = match retired {
             None => {
-                let renamed = self.to.rename(&from, &target, false);
+                let renamed = self.to.tree.rename(&from, &target, false);
                 renamed.map_err(MoveError::io("naming", &target))
             }
             Some(old) => self.exchange_with_retired(path, old),
         };
         if let Err(error) = renamed {
             // The reply may be lost.
-            let found = self.to.look_up(&target).ok().flatten();
+            let found = self.to.tree.look_up(&target).ok().flatten();
             if found.as_ref().map(identity) != was.as_ref().map(identity) || was.is_none() {
                 return Err(error);
             }
@@ -598,9 +601,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut open = vec![path.to_owned()];
         while let Some(path) = open.pop() {
             let dir = self.at_target(&path);
-            for name in self.to.list(&dir).map_err(MoveError::io("listing", &dir))? {
+            for name in self
+                .to
+                .tree
+                .list(&dir)
+                .map_err(MoveError::io("listing", &dir))?
+            {
                 let (path, target) = (path.join(&name), dir.join(&name));
-                if name == FILLING || self.has_relocated_at(self.below_target(&target)) {
+                if name == FILLING || self.has_relocated_at(self.to.strip(&target)) {
                     continue;
                 }
                 let kind = self.moved.get(&path).map(|moved| moved.kind);
@@ -608,7 +616,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     Some(NodeKind::Directory) => open.push(path),
                     Some(_) => {}
                     None => {
-                        remove_part(self.to, &target)
+                        remove_part(self.to.tree, &target)
                             .map_err(MoveError::io("removing", &target))?;
                     }
                 }
@@ -687,15 +695,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let root = PathBuf::new();
         for dir in found.chain([&root]) {
             let dir = self.at_target(dir);
-            for name in self.to.list(&dir).unwrap_or_default() {
+            for name in self.to.tree.list(&dir).unwrap_or_default() {
                 let path = dir.join(&name);
                 let is_directory = || {
-                    let found = self.to.look_up(&path).ok().flatten();
+                    let found = self.to.tree.look_up(&path).ok().flatten();
                     found.is_some_and(|found| kind_of(&found) == NodeKind::Directory)
                 };
                 if is_part(&name) && is_directory() {
                     // EBUSY: a living process fills it.
-                    let _ = remove_part(self.to, &path);
+                    let _ = remove_part(self.to.tree, &path);
                 }
             }
         }

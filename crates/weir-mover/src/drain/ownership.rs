@@ -107,11 +107,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             placed.note_removed(paths.map(PathBuf::as_path));
         }
     }
-
-    /// The path below the target.
-    pub(super) fn below_target<'p>(&self, target: &'p Path) -> &'p Path {
-        target.strip_prefix(&self.target).unwrap_or(target)
-    }
 }
 
 pub(super) fn mark_of(node: &SeenNode) -> NodeMark {

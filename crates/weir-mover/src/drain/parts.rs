@@ -71,9 +71,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             inode: Some(inode),
         };
         let inode_at = |path: &Path| {
-            let target = self.target.join(path);
-            let found = self.to.look_up(&target);
-            let found = found.map_err(MoveError::io("looking for", &target))?;
+            let found = self.to.find_node(path)?;
             Ok::<_, MoveError>(found.map(|found| found.ino))
         };
         if inode_at(&file.at)?.is_some() {
@@ -91,9 +89,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Checks that what is where the copy of a file was is that.
     pub(super) fn check_copy(&self, file: &DisplacedFile) -> Result<(), MoveError> {
-        let target = self.target.join(&file.at);
-        let there = self.to.look_up(&target);
-        let there = there.map_err(MoveError::io("looking for", &target))?;
+        let target = self.to.join(&file.at);
+        let there = self.to.find_node(&target)?;
         let is_it = there.is_some_and(|there| match file.identity {
             CopyIdentity::Content { size, mtime_ns } => {
                 (there.size, there.mtime.since_epoch_ns()) == (size, mtime_ns)
@@ -125,10 +122,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Notes that the base of a file has this hidden name; returns its inode of the target.
     pub(super) fn note_base(&self, ino: Ino, at: &Path) -> Result<u64, MoveError> {
-        let table = self.from.evictions().expect("it has an evicted file");
-        let target = self.target.join(at);
-        let there = self.to.look_up(&target);
-        let there = there.map_err(MoveError::io("looking for", &target))?;
+        let table = self.from.tree.evictions().expect("it has an evicted file");
+        let target = self.to.join(at);
+        let there = self.to.find_node(&target)?;
         let there = there.ok_or_else(|| MoveError::TargetChanged(target.clone()))?;
         let identity = CopyIdentity::Inode(there.ino);
         let path = table.absolute(at);
@@ -149,7 +145,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !self.bases.contains_key(&ino.0) || self.is_relocated(path) {
             return Ok(());
         }
-        let table = self.from.evictions().expect("it has an evicted file");
+        let table = self.from.tree.evictions().expect("it has an evicted file");
         // Also if it cannot be evicted now, since it is open, it reads the bytes of its base there from now on.
         let evicted = self.evict_version(table, path, version);
         let is_evicted = evicted.map_err(MoveError::io("evicting", path))?;
@@ -164,8 +160,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(base) = self.bases.get(&ino.0).cloned() else {
             return Ok(());
         };
-        let table = self.from.evictions().expect("it has an evicted file");
-        let target = self.target.join(&base.at);
+        let table = self.from.tree.evictions().expect("it has an evicted file");
+        let target = self.to.join(&base.at);
         let known = table.copy_of(ino);
         let known = known.map_err(MoveError::io("looking for the copy of", &target))?;
         if known.is_some_and(|copy| copy.path == table.absolute(&base.at)) {
@@ -201,8 +197,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !at.file_name().is_some_and(is_part) {
             return Ok(());
         }
-        let target = self.target.join(at);
-        let removed = unless(self.to.remove(&target), ErrorKind::NotFound);
+        let target = self.to.join(at);
+        let removed = unless(self.to.tree.remove(&target), ErrorKind::NotFound);
         removed.map_err(MoveError::io("removing", &target))
     }
 
@@ -214,7 +210,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// In the end: has what is on the target be the copies of files that have bases, and forgets the others.
     pub(super) fn replace_bases(&mut self) -> Vec<(PathBuf, MoveError)> {
         let mut failed = Vec::new();
-        let Some(table) = self.from.evictions() else {
+        let Some(table) = self.from.tree.evictions() else {
             return failed;
         };
         let snapshot = self.walk();

@@ -115,7 +115,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && there.size == node.version.size
                     && is_kept_time(node.version.mtime, there.mtime)
             };
-            let there = self.to.look_up(&self.target.join(&path));
+            let there = self.to.find_node(&path);
             if there.is_ok_and(|there| there.as_ref().is_some_and(is_same)) {
                 self.moved.insert(path, MovedNode::from_seen(node, false));
             }

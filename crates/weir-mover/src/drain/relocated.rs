@@ -67,7 +67,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The path of a node on the target.
     pub(super) fn at_target(&self, path: &Path) -> PathBuf {
-        self.target.join(self.at_below_target(path))
+        self.to.join(self.at_below_target(path))
     }
 
     /// True if a relocated directory has this path below the target.
@@ -169,7 +169,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The paths below the target of the copies of evicted files, which programs read.
     pub(super) fn copies_of_evicted(&self, snapshot: &TreeSnapshot) -> BTreeSet<PathBuf> {
-        let Some(table) = self.from.evictions() else {
+        let Some(table) = self.from.tree.evictions() else {
             return BTreeSet::new();
         };
         let copies = snapshot.evicted.iter();
@@ -334,9 +334,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
             return Ok(false);
         }
-        let target = self.target.join(path);
-        let there = self.to.look_up(&target);
-        let there = there.map_err(MoveError::io("looking for", &target))?;
+        let target = self.to.join(path);
+        let there = self.to.find_node(&target)?;
         let copies = self.copies_of_evicted(&round.snapshot);
         if is_at_above_or_below(path, &copies) {
             // Programs read what is in it by its path: it is merged.
@@ -354,14 +353,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             name.push(path.file_name().unwrap_or_default());
             at = part_of(&path.with_file_name(name));
         }
-        let hidden = self.target.join(&at);
+        let hidden = self.to.join(&at);
         let creating = || MoveError::io("creating", &hidden);
         match self
             .to
+            .tree
             .make_directory(&hidden, node.kept.mode & 0o777 | 0o700)
         {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let found = self.to.look_up(&hidden).map_err(creating())?;
+                let found = self.to.tree.look_up(&hidden).map_err(creating())?;
                 if found.is_some_and(|found| kind_of(&found) != NodeKind::Directory) {
                     return Err(creating()(error));
                 }
@@ -369,7 +369,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             made => made.map_err(creating())?,
         }
         // The drain goes on with a hidden directory that a killed process has left.
-        let lock = self.to.create_part(&hidden.join(FILLING), PART_MODE);
+        let lock = self.to.tree.create_part(&hidden.join(FILLING), PART_MODE);
         let lock = lock.map_err(|error| match error.kind() {
             ErrorKind::ResourceBusy => MoveError::Busy(target),
             _ => creating()(error),
@@ -421,12 +421,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut nodes = Vec::new();
         let mut open = vec![at.to_owned()];
         while let Some(path) = open.pop() {
-            let target = self.target.join(&path);
-            let there = self.to.look_up(&target);
-            let there = there.map_err(MoveError::io("looking for", &target))?;
+            let target = self.to.join(&path);
+            let there = self.to.find_node(&target)?;
             let Some(there) = there else { continue };
             let node = if kind_of(&there) == NodeKind::Directory {
-                let names = self.to.list(&target);
+                let names = self.to.tree.list(&target);
                 let names = names.map_err(MoveError::io("listing", &target))?;
                 let names = names.iter().filter(|name| !is_part(name));
                 open.extend(names.map(|name| path.join(name)));
@@ -453,8 +452,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let mut node = earlier_node(walk, there);
         if node.kind == NodeKind::Symlink {
-            let target = self.target.join(at);
-            let content = self.to.read_link(&target);
+            let target = self.to.join(at);
+            let content = self.to.tree.read_link(&target);
             node.content = content.map_err(MoveError::io("reading", &target))?;
         }
         Ok(Some(node))
@@ -465,7 +464,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let hidden = self.at_target(path);
         let relocated = self.relocated.get_mut(path);
         drop(relocated.and_then(|relocated| relocated.lock.take()));
-        let removed = remove_hidden_tree(self.to, &hidden);
+        let removed = remove_hidden_tree(self.to.tree, &hidden);
         removed.map_err(MoveError::io("removing", &hidden))?;
         self.relocated.remove(path);
         Ok(true)

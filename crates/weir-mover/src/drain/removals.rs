@@ -242,7 +242,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let seen = now.of_kind(NodeKind::Directory);
         let seen = seen.map(|(path, node)| (node.version.ino, path));
         let known = moved.chain(seen).filter(|(ino, _)| wanted.contains(ino));
-        let root = self.from.look_up(&self.source).ok().flatten();
+        let root = self.from.tree.look_up(&self.from.path).ok().flatten();
         let root = root.map(|root| (root.ino, PathBuf::new()));
         let known = known.map(|(ino, path)| (ino, path.clone()));
         known.chain(root).collect()
@@ -262,7 +262,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             let known_at = known.get(path).map(|(_, at)| *at);
             // Forgotten meanwhile, or its server does not answer.
-            let Some(at) = known_at.or_else(|| self.from.removed_at(whiteout).ok()?) else {
+            let Some(at) = known_at.or_else(|| self.from.tree.removed_at(whiteout).ok()?) else {
                 continue;
             };
             known.insert(path.clone(), (whiteout.clone(), at));
@@ -302,13 +302,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let path = &*name.path;
         let Some(whiteout) = &name.whiteout else {
             let is_whited_out = now.whiteouts.contains_key(path);
-            let target = self.target.join(path);
+            let target = self.to.join(path);
             let is_removed = self.remove_ours(&target, &self.moved[path], is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
-        let target = &self.target.join(path);
-        let there = self.to.look_up(target);
-        let there = there.map_err(MoveError::io("looking for", target))?;
+        let target = &self.to.join(path);
+        let there = self.to.find_node(target)?;
         // Else a drain has put the next version there.
         let is_taken = |there: &Stat| self.taken(path).is_some_and(|taken| taken.fits(there));
         if !there.as_ref().is_some_and(is_taken) {

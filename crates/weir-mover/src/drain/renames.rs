@@ -83,7 +83,7 @@ impl RenameHistory {
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Asks for the changes of names since the last call. `None`: a server does not answer, so nothing is known.
     pub(super) fn ask_for_history(&mut self, walk: u64) -> Option<TreeHistory> {
-        let history = self.from.name_history(&mut self.renames.known).ok()?;
+        let history = self.from.tree.name_history(&mut self.renames.known).ok()?;
         self.renames.note(&history, walk);
         if self.order.rule == NameOrder::Changes && !self.keeps_all {
             self.removals.note(&history.lost, walk);

@@ -84,6 +84,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let target = self.at_target(path);
             match self
                 .to
+                .tree
                 .make_directory(&target, node.kept.mode & 0o777 | 0o700)
             {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -106,7 +107,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unsynced = std::mem::take(&mut self.unsynced);
         let is_unsynced = |dir: &PathBuf| {
             let target = self.at_target(dir);
-            match self.to.sync_directory(&target) {
+            match self.to.tree.sync_directory(&target) {
                 // It is gone, with the names in it.
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     round.fail(dir, &MoveError::io("syncing", &target)(error));
@@ -122,8 +123,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// as if it had made it: nothing is written to where an old link leads.
     fn knows_other_kind(&mut self, round: &mut RoundState, path: &Path) -> bool {
         let at = self.at_below_target(path);
-        let target = self.target.join(&at);
-        let there = self.to.look_up(&target);
+        let target = self.to.join(&at);
+        let there = self.to.tree.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target));
         let known = there.and_then(|there| match there {
             Some(there) => self.earlier_leaf(round.snapshot.walk, &at, &there),
@@ -144,11 +145,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a directory stands for one that the target has.
     fn is_borrowed(&self, path: &Path, round: &mut RoundState) -> bool {
-        let source = self.source.join(path);
-        match self.from.is_borrowed(&source) {
+        let source = self.from.join(path);
+        match self.from.tree.is_borrowed(&source) {
             Ok(Some(is_borrowed)) => is_borrowed,
             Ok(None) => {
-                let there = self.to.look_up(&self.at_target(path));
+                let there = self.to.find_node(self.at_target(path));
                 let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
                 there.is_ok_and(|there| there.is_some_and(is_directory))
             }
@@ -268,8 +269,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        let source = self.source.join(path);
-        let state = match self.from.write_state(&source) {
+        let source = self.from.join(path);
+        let state = match self.from.tree.write_state(&source) {
             Ok(WriteState::Open) => PendingState::Open,
             Ok(WriteState::Hidden) => PendingState::Unlaminated,
             Ok(WriteState::Written) => {
@@ -307,7 +308,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {
             pair: StagePair {
-                source: self.source.join(path),
+                source: self.from.join(path),
                 target: self.at_target(path),
             },
             replaces: self.replaceable(path),
@@ -493,7 +494,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             ..self.file_to_move(path, node)
         }];
         let options = options_of_round(round.threads);
-        let moved = move_files(self.from, self.to, &file, options, progress);
+        let moved = move_files(self.from.tree, self.to.tree, &file, options, progress);
         round.copied += moved.copied;
         round.bytes += moved.bytes;
         self.xattrs_not_kept += moved.xattrs_not_kept;
@@ -505,9 +506,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The rank of the server that has the bytes of a file, as far as it is worth the question.
     fn rank_of(&self, path: &Path, version: &FileVersion) -> u16 {
-        let path = self.source.join(path);
+        let path = self.from.join(path);
         let is_asked = !self.team.is_alone();
-        holder_of_file(self.from, &path, version.ino, version.size, is_asked)
+        holder_of_file(self.from.tree, &path, version.ino, version.size, is_asked)
     }
 
     /// Copies files in lists; false: files behind them wait for one of them.
@@ -531,8 +532,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let files: Vec<ListedFile> = chosen.iter().map(listed).collect();
         let options = options_of_round(round.threads);
         let here = OwnLists {
-            from: self.from,
-            to: self.to,
+            from: self.from.tree,
+            to: self.to.tree,
             options,
             progress,
         };
@@ -610,7 +611,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Checks that this node sees what another one has moved.
     fn check_seen(&self, target: &Path) -> Result<(), String> {
-        match self.to.look_up(target) {
+        match self.to.tree.look_up(target) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(format!(
                 "another node has moved {}, and this one does not see it",
@@ -641,7 +642,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {
-            return self.state_after_failure(&self.source.join(path), node, reason);
+            return self.state_after_failure(&self.from.join(path), node, reason);
         }
         self.order.forget_waiting(path);
         round.closed.remove(path, &node.version);
@@ -658,10 +659,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         node: &SeenNode,
         reason: &str,
     ) -> Option<PendingState> {
-        let is_as_seen = match self.from.look_up(source) {
+        let is_as_seen = match self.from.tree.look_up(source) {
             Ok(None) => return None,
             Ok(Some(now)) => {
-                let state = self.from.write_state(source);
+                let state = self.from.tree.write_state(source);
                 FileVersion::from(&now) == node.version && !matches!(state, Ok(WriteState::Open))
             }
             Err(_) => true,

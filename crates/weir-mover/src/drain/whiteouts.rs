@@ -79,7 +79,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
             return false;
         }
-        let there = self.to.look_up(&self.at_target(path));
+        let there = self.to.find_node(self.at_target(path));
         let is_directory = |kind| kind == NodeKind::Directory;
         let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
         there.is_ok_and(|there| there.is_some_and(other))
@@ -120,7 +120,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (mut removed, mut gone) = (Vec::new(), Vec::new());
         let mut directories = RealDirectories::default();
         for path in hidden {
-            let target = self.target.join(&path);
+            let target = self.to.join(&path);
             let successor = now.get(&path).map(|node| node.kind);
             let whiteout = &now.whiteouts[&path];
             let done = self.remove_from_target(&path, whiteout, successor, &mut directories);
@@ -136,7 +136,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.sync(&mut changed);
         self.note_removed(gone.iter());
         for path in removed {
-            let forgotten = self.from.forget(&now.whiteouts[&path]);
+            let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
             if let Err(error) = forgotten {
                 let error = MoveError::io("forgetting", &path)(error);
                 changed.failed.push((path, error));
@@ -160,15 +160,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         successor: Option<NodeKind>,
         directories: &mut RealDirectories,
     ) -> Result<Option<Stat>, MoveError> {
-        if !directories.lead_to(self.to, &self.target, path)? {
+        if !directories.lead_to(self.to.tree, &self.to.path, path)? {
             return Ok(None);
         }
-        let target = &*self.target.join(path);
-        let there = self.to.look_up(target);
-        let Some(there) = there.map_err(MoveError::io("looking for", target))? else {
+        let target = &*self.to.join(path);
+        let Some(there) = self.to.find_node(target)? else {
             // If the target has had none, nothing is asked: programs remove many files that were never there.
             if whiteout.file().is_some() {
-                check_gone(self.to, target).map_err(MoveError::io("removing", target))?;
+                check_gone(self.to.tree, target).map_err(MoveError::io("removing", target))?;
             }
             return Ok(None);
         };
@@ -179,13 +178,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let removed = match kind_of(&there) {
             // It changes with each name in it; only an empty one is removed.
             NodeKind::Directory if whiteout.file().is_some_and(|file| file.ino == there.ino) => {
-                remove_directory(self.to, target)
+                remove_directory(self.to.tree, target)
             }
             NodeKind::Directory => return Ok(None),
             _ if !self.is_taken_or_placed(path, &there) => return Ok(None),
-            _ => self.to.remove(target),
+            _ => self.to.tree.remove(target),
         };
-        unless_gone(self.to, target, removed).map_err(MoveError::io("removing", target))?;
+        unless_gone(self.to.tree, target, removed).map_err(MoveError::io("removing", target))?;
         Ok(Some(there))
     }
 }

@@ -20,6 +20,7 @@ use weir_client::types::Stat;
 use crate::copy::FileCopy;
 use crate::error::MoveError;
 use crate::publish::is_same;
+use crate::side::MoveSide;
 use crate::tree::{io_error, kind_of, FileTree, NodeKind};
 pub use table::{TransferTable, TransferTask};
 
@@ -45,11 +46,13 @@ impl FileProgress {
 /// Copies one file; the target has its name, and is on storage, when this returns. `removes_source`: then the source is
 /// removed, if nobody has written to it meanwhile. Nobody has it open for writing, or it is refused.
 pub fn transfer_file<S: FileTree, T: FileTree>(
-    (from, source): (&S, &Path),
-    (to, target): (&T, &Path),
+    from: &MoveSide<'_, S>,
+    to: &MoveSide<'_, T>,
     removes_source: bool,
     progress: &FileProgress,
 ) -> Result<(), MoveError> {
+    let (source, target) = (&*from.path, &*to.path);
+    let (from, to) = (from.tree, to.tree);
     let stat = find_source(from, source)?;
     progress.size.store(stat.size, Ordering::Relaxed);
     check_closed(from, source)?;
@@ -123,8 +126,8 @@ mod tests {
     fn transfer(source: &Path, target: &Path, removes_source: bool) -> Result<(), Errno> {
         let tree = DirectoryTree;
         let progress = FileProgress::default();
-        transfer_file((&tree, source), (&tree, target), removes_source, &progress)
-            .map_err(|error| error.errno())
+        let [from, to] = [source, target].map(|path| MoveSide::new(&tree, path));
+        transfer_file(&from, &to, removes_source, &progress).map_err(|error| error.errno())
     }
 
     #[test]
@@ -166,7 +169,8 @@ mod tests {
         let progress = FileProgress::default();
         progress.stop.store(true, Ordering::Relaxed);
         let tree = DirectoryTree;
-        let stopped = transfer_file((&tree, &source), (&tree, &target), true, &progress);
+        let [from, to] = [&source, &target].map(|path| MoveSide::new(&tree, path));
+        let stopped = transfer_file(&from, &to, true, &progress);
         assert!(matches!(stopped, Err(MoveError::Stopped)));
         assert_eq!(dir.path().read_dir().unwrap().count(), 1);
     }

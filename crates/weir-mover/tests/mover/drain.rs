@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use weir_client::process::mounted::HistoryPosition;
 use weir_mover::drain::{AnalysesLeft, AnalysisTable, Drain, DrainRound, OwnShare, PendingState};
 use weir_mover::tree::{LostName, TreeHistory};
-use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress, StageSummary};
+use weir_mover::{DirectoryTree, MoveSide, PathFilter, StageOptions, StageProgress, StageSummary};
 
 /// No file has changed since.
 const LONG_AGO: SystemTime = SystemTime::UNIX_EPOCH;
@@ -496,8 +496,8 @@ impl Scene {
 
     fn drain(&self) -> Drain<'_, FaultyTree, FaultyTree> {
         Drain::new(
-            (&self.from, &self.source),
-            (&self.to, &self.target),
+            MoveSide::new(&self.from, &self.source),
+            MoveSide::new(&self.to, &self.target),
             PathFilter::default(),
         )
     }
@@ -818,7 +818,8 @@ fn paths_that_are_not_chosen_stay() {
     let scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
     let owned = |pattern: &str| vec![pattern.to_owned()];
     let filter = PathFilter::new(&owned("/{n*,d0/*}"), &owned("/d0/n4")).unwrap();
-    let (from, to) = ((&scene.from, &*scene.source), (&scene.to, &*scene.target));
+    let from = MoveSide::new(&scene.from, &scene.source);
+    let to = MoveSide::new(&scene.to, &scene.target);
     let mut drain = Drain::new(from, to, filter);
     for dir in 0..2 {
         scene.act(&Step::MakeDirectory(dir));
@@ -943,8 +944,8 @@ fn a_large_file_is_copied_by_all_and_by_those_that_are_left() {
             _ => read_after_other(scene.from, &done),
         };
         let mut drain = Drain::new(
-            (&from, &scene.source),
-            (&DirectoryTree, &scene.target),
+            MoveSide::new(&from, &scene.source),
+            MoveSide::new(&DirectoryTree, &scene.target),
             PathFilter::default(),
         );
         drain.add_mover(Box::new(other));

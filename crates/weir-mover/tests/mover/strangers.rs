@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use crate::scratch::temporary_directory;
 use proptest::prelude::*;
 use weir_mover::drain::{Drain, PendingState, PlacedNodes};
-use weir_mover::{DirectoryTree, PathFilter, StageOptions, StageProgress};
+use weir_mover::{DirectoryTree, MoveSide, PathFilter, StageOptions, StageProgress};
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -154,7 +154,8 @@ proptest! {
         fs::create_dir(&source).unwrap();
         fs::create_dir(&target).unwrap();
         let start = || {
-            let (from, to) = ((&DirectoryTree, &*source), (&DirectoryTree, &*target));
+            let sides = [&source, &target].map(|path| MoveSide::new(&DirectoryTree, path));
+            let [from, to] = sides;
             let mut drain = Drain::new(from, to, PathFilter::default());
             let marks = PlacedNodes::open(&dir.path().join("marks")).unwrap();
             drain.keep_marks(Arc::new(marks), false);

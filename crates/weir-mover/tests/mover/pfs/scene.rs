@@ -13,8 +13,8 @@ use crate::trees::{contents, TreeNode};
 use weir_faultfs::{why_no_mount, FaultFs};
 use weir_mover::drain::{Drain, DrainRound, PendingState};
 use weir_mover::{
-    stage, DirectoryTree, PathFilter, StageOptions, StagePair, StageProgress, StageSummary,
-    WatchedTree,
+    stage, DirectoryTree, MoveSide, PathFilter, StageOptions, StagePair, StageProgress,
+    StageSummary, WatchedTree,
 };
 
 /// Longer than anything takes here.
@@ -156,10 +156,10 @@ impl Scene {
     }
 
     pub fn drain(&self) -> SceneDrain {
-        let from = (&DirectoryTree, &*self.source(""));
+        let from = MoveSide::new(&DirectoryTree, self.source(""));
         let mut to = WatchedTree::new(DirectoryTree);
         to.set_patience(PATIENCE);
-        let to = (leak(to), self.fs.path());
+        let to = MoveSide::new(leak(to), self.fs.path());
         Drain::new(from, to, PathFilter::default())
     }
 }
