@@ -15,6 +15,7 @@ use crate::error::MoveError;
 use crate::publish::{
     check_kind, create_part, is_same, make_hard_link, part_of, publish_name, LinkOutcome,
 };
+use crate::sources::StagePair;
 use crate::stripe::{StripeSize, IO_BYTES};
 use crate::tree::{
     failed_with, failed_with_any, identity, io_error, kind_of, FileTree, KeptAttributes, NodeKind,
@@ -68,6 +69,15 @@ pub fn likeness(source: &Stat, target: &Stat) -> Likeness {
 pub(crate) fn is_kept_time(time: Time, kept: Time) -> bool {
     let mut grains = TIME_GRAINS.iter();
     time.sec == kept.sec && grains.any(|grain| time.nsec - time.nsec % grain == kept.nsec)
+}
+
+/// A part that was made before, and is opened again.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownPart<'p> {
+    /// Its path.
+    pub path: &'p Path,
+    /// Its inode number: else another file has the path.
+    pub inode: u64,
 }
 
 /// A file that is being copied. Unless it is published its part is removed.
@@ -143,14 +153,15 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
     }
 
     /// Opens the source and a part that has some of its bytes, and which keeps its name whatever becomes of the copy.
-    /// `part`: its path, and its inode.
     pub fn resume(
         from: &'t S,
         to: &'t T,
-        (source, target): (&Path, &Path),
-        (part, inode): (&Path, u64),
+        pair: &StagePair,
+        part: KnownPart<'_>,
         replaced: Option<Stat>,
     ) -> Result<FileCopy<'t, S, T>, MoveError> {
+        let (source, target) = (&*pair.source, &*pair.target);
+        let KnownPart { path: part, inode } = part;
         let (input, before) = open_source(from, source)?;
         check_kind(target, replaced.as_ref(), NodeKind::File)?;
         let writing = || MoveError::io("writing", part);

@@ -43,7 +43,7 @@ pub(crate) fn copy_unnamed<'t, S: FileTree, T: FileTree>(
 ) -> (MovedFiles, Vec<FurtherName>) {
     let caller = ListCaller::new(files);
     let (pairs, options) = (pairs_of(files), of_list(options));
-    let (summary, links) = stage_unnamed((from, to), &pairs, options, progress, &caller, ready);
+    let (summary, links) = stage_unnamed(from, to, &pairs, options, progress, &caller, ready);
     (caller.results(files, &summary), links)
 }
 

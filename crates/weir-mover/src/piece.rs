@@ -35,12 +35,12 @@ pub struct FilePiece {
 
 impl FilePiece {
     /// A piece of a file with these attributes.
-    pub fn new(source: &Path, stat: &Stat, part: &Path, (begin, end): (u64, u64)) -> FilePiece {
+    pub fn new(source: &Path, stat: &Stat, part: &Path, range: Range<u64>) -> FilePiece {
         FilePiece {
             source: source.to_owned(),
             part: part.to_owned(),
-            begin,
-            end,
+            begin: range.start,
+            end: range.end,
             content: ContentStamp::from(stat),
         }
     }

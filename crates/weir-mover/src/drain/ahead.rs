@@ -27,7 +27,7 @@ use super::round_state::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
 use crate::content::refuse_other_content;
-use crate::copy::{FileCopy, OpenCopy};
+use crate::copy::{FileCopy, KnownPart, OpenCopy};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
 use crate::stage::StageProgress;
@@ -48,6 +48,31 @@ pub struct AheadResult {
     pub evicted: EvictedBytes,
     /// Files of which no range could be copied, by the path below the source, with the reasons.
     pub failed: HashMap<PathBuf, String>,
+}
+
+/// The storage that is to be freed.
+#[derive(Clone, Copy)]
+struct WantedRoom {
+    /// The rank of the server that has it.
+    rank: u16,
+    bytes: u64,
+}
+
+/// A search for ranges of a file.
+#[derive(Clone, Copy)]
+struct RangeSearch {
+    /// The offset at which it begins.
+    begun: u64,
+    /// The size of the file.
+    size: u64,
+    room: WantedRoom,
+}
+
+/// The ranges of a part of a file to have go ahead.
+struct ChosenRanges {
+    ranges: Vec<Range<u64>>,
+    /// They are whole stripes.
+    are_stripes: bool,
 }
 
 /// A base that ranges of a file are written to.
@@ -95,7 +120,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !matches!(self.from.tree.write_state(&source), Ok(WriteState::Open)) {
                 continue;
             }
-            let wanted = (rank, bytes - result.evicted.bytes);
+            let wanted = WantedRoom {
+                rank,
+                bytes: bytes - result.evicted.bytes,
+            };
             let is_first = !self.bases.contains_key(&node.version.ino);
             match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
                 Ok(freed) => {
@@ -118,7 +146,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &mut self,
         path: &Path,
         ino: Ino,
-        (rank, wanted): (u16, u64),
+        wanted: WantedRoom,
         threads: usize,
         progress: &StageProgress,
     ) -> Result<u64, MoveError> {
@@ -128,17 +156,24 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let input = self.from.tree.open(&source).map_err(reading())?;
         let mut base: Option<OpenBase<'_, S, T>> = None;
         let mut freed = 0;
-        while freed < wanted {
+        while freed < wanted.bytes {
             let found = self.from.tree.stat(&input).map_err(reading())?;
             if found.ino != ino.0 {
                 break;
             }
             let settled = table.settle_extents(ino).map_err(reading())?;
             let begun = self.gone_ahead.get(&ino.0).copied().unwrap_or(0);
-            let whole = (begun.min(found.size), found.size);
+            let search = RangeSearch {
+                begun: begun.min(found.size),
+                size: found.size,
+                room: WantedRoom {
+                    bytes: wanted.bytes - freed,
+                    ..wanted
+                },
+            };
             let open = base.as_ref().map(|open| open.stripe);
             let stripe = open.unwrap_or_else(|| self.stripe_of_base(ino));
-            let ranges = choose_ranges(table, ino, whole, (rank, wanted - freed), stripe);
+            let ranges = choose_ranges(table, ino, search, stripe);
             let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
                 break;
             };
@@ -328,7 +363,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn finish_ahead(
         &self,
         round: &RoundState,
-        (path, node): (&Path, &SeenNode),
+        path: &Path,
+        node: &SeenNode,
         progress: &StageProgress,
     ) -> Result<Stat, MoveError> {
         let file = self.file_to_move(path, node);
@@ -338,15 +374,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let there = self.to.tree.look_up(target).map_err(looking)?;
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
         let base = &self.bases[&node.version.ino];
-        let part = self.to.join(&base.at);
-        let known = base.inode.unwrap_or_default();
-        let copy = FileCopy::resume(
-            self.from.tree,
-            self.to.tree,
-            (source, target),
-            (&part, known),
-            there,
-        )?;
+        let part = KnownPart {
+            path: &self.to.join(&base.at),
+            inode: base.inode.unwrap_or_default(),
+        };
+        let copy = FileCopy::resume(self.from.tree, self.to.tree, &file.pair, part, there)?;
         let stat = *copy.copied();
         if stat.ino != node.version.ino {
             return Err(MoveError::SourceChanged(source.to_owned()));
@@ -374,35 +406,35 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 fn choose_ranges(
     table: &dyn EvictionTable,
     ino: Ino,
-    (begun, size): (u64, u64),
-    wanted: (u16, u64),
+    search: RangeSearch,
     stripe: StripeSize,
 ) -> std::io::Result<Vec<Range<u64>>> {
-    let (chosen, are_stripes) = choose_within(table, ino, begun..size, wanted, stripe)?;
-    if are_stripes || begun == 0 {
-        return Ok(chosen);
+    let RangeSearch { begun, size, room } = search;
+    let chosen = choose_within(table, ino, begun..size, room, stripe)?;
+    if chosen.are_stripes || begun == 0 {
+        return Ok(chosen.ranges);
     }
-    let (before, are_stripes) = choose_within(table, ino, 0..begun, wanted, stripe)?;
-    Ok(match are_stripes || chosen.is_empty() {
-        true => before,
-        false => chosen,
+    let before = choose_within(table, ino, 0..begun, room, stripe)?;
+    Ok(match before.are_stripes || chosen.ranges.is_empty() {
+        true => before.ranges,
+        false => chosen.ranges,
     })
 }
 
-/// The same of a part of the file; true: they are whole stripes.
+/// The same of a part of the file.
 fn choose_within(
     table: &dyn EvictionTable,
     ino: Ino,
     within: Range<u64>,
-    (rank, wanted): (u16, u64),
+    room: WantedRoom,
     stripe: StripeSize,
-) -> std::io::Result<(Vec<Range<u64>>, bool)> {
+) -> std::io::Result<ChosenRanges> {
     let unit = stripe.unit();
-    let wanted = wanted.min(BATCH_BYTES);
+    let wanted = room.bytes.min(BATCH_BYTES);
     let (mut stripes, mut others) = (Vec::new(), Vec::new());
     let (mut bytes, mut other_bytes, mut at) = (0, 0, within.start);
     while at < within.end && bytes < wanted && stripes.len() < MOST_RANGES {
-        let (stored, end) = table.stored_ranges(ino, at..within.end, Some(rank))?;
+        let (stored, end) = table.stored_ranges(ino, at..within.end, Some(room.rank))?;
         for range in stored {
             let whole = stripe.round_up(range.start)..range.end - range.end % unit;
             if whole.start < whole.end {
@@ -421,9 +453,12 @@ fn choose_within(
         at = end.max(at + 1);
     }
     let are_stripes = !stripes.is_empty();
-    let mut chosen = if are_stripes { stripes } else { others };
-    chosen.truncate(MOST_RANGES);
-    Ok((chosen, are_stripes))
+    let mut ranges = if are_stripes { stripes } else { others };
+    ranges.truncate(MOST_RANGES);
+    Ok(ChosenRanges {
+        ranges,
+        are_stripes,
+    })
 }
 
 /// The parts of a range between sorted ranges.

@@ -87,7 +87,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         for (path, node, outcome) in followed {
             let is_synced = path.parent().is_some_and(|dir| !unsynced.contains(dir));
-            self.note_followed(round, (path, node), outcome, is_synced);
+            self.note_followed(round, path, node, outcome, is_synced);
         }
         left
     }
@@ -96,7 +96,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn note_followed(
         &mut self,
         round: &mut RoundState,
-        (path, node): (&Path, &SeenNode),
+        path: &Path,
+        node: &SeenNode,
         outcome: FollowOutcome,
         is_synced: bool,
     ) {

@@ -444,7 +444,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for (path, outcome) in std::mem::take(&mut state.followed) {
             let node = snapshot.get(&path).expect("chosen from it");
             let is_synced = path.parent().is_some_and(|dir| !state.is_unsynced(dir));
-            self.note_followed(round, (&path, node), outcome, is_synced);
+            self.note_followed(round, &path, node, outcome, is_synced);
         }
         for (path, error) in std::mem::take(&mut state.failed) {
             round.fail(&path, &error);

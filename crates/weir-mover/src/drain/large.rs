@@ -1,5 +1,6 @@
 //! A large file that all movers copy, each a piece at a time.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ const PIECE_BYTES: u64 = 128 << 20;
 
 /// The pieces, and the first failure.
 struct PieceQueue {
-    pieces: TaskQueue<(u64, u64)>,
+    pieces: TaskQueue<Range<u64>>,
     failed: Mutex<Option<MoveError>>,
 }
 
@@ -37,7 +38,7 @@ impl PieceQueue {
     }
 
     /// Copies pieces in a worker of this rank until all are copied, or one has failed.
-    fn work(&self, rank: u16, mut copy: impl FnMut((u64, u64)) -> Result<(), (u64, u64)>) {
+    fn work(&self, rank: u16, mut copy: impl FnMut(Range<u64>) -> Result<(), Range<u64>>) {
         self.pieces.work(rank, |piece| {
             let has_failed = self.failed().is_some();
             match has_failed {
@@ -76,8 +77,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let piece_bytes = copy.stripe().round_up(PIECE_BYTES);
         let begins = (0..stat.size).step_by(usize::try_from(piece_bytes).expect("64 bits"));
         let pieces = begins.map(|begin| {
-            let piece = (begin, (begin + piece_bytes).min(stat.size));
-            let holder = self.from.tree.holder_of(source, piece.0..piece.1);
+            let piece = begin..(begin + piece_bytes).min(stat.size);
+            let holder = self.from.tree.holder_of(source, piece.clone());
             (holder.ok().flatten().unwrap_or(self.team.rank), piece)
         });
         let queue = PieceQueue {
@@ -86,12 +87,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let copy_here = || {
             let mut buffer = Vec::new();
-            queue.work(self.team.rank, |(begin, end)| {
+            queue.work(self.team.rank, |piece| {
                 let tell = |bytes| {
                     progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
                     !progress.stop.load(Ordering::Relaxed) && queue.failed().is_none()
                 };
-                if let Err(error) = copy.copy(begin..end, &mut buffer, &tell) {
+                if let Err(error) = copy.copy(piece, &mut buffer, &tell) {
                     queue.fail(error);
                 }
                 Ok(())
@@ -140,9 +141,9 @@ fn share_pieces(
     progress: &StageProgress,
 ) {
     queue.work(mover.rank(), |piece| {
-        match mover.move_piece(&FilePiece::new(source, stat, part, piece)) {
+        match mover.move_piece(&FilePiece::new(source, stat, part, piece.clone())) {
             Ok(Ok(())) => {
-                let bytes = piece.1 - piece.0;
+                let bytes = piece.end - piece.start;
                 progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
             }
             Ok(Err(failure)) => queue.fail(MoveError::Elsewhere(failure.reason)),

@@ -441,7 +441,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let moved = match way {
             CopyWay::Early => self.name_early(path, progress),
             CopyWay::Ahead => self
-                .finish_ahead(round, (path, node), progress)
+                .finish_ahead(round, path, node, progress)
                 .map(MovedSource::Copied),
             CopyWay::Large => {
                 self.move_large(&self.file_to_move(path, node), round.threads, progress)

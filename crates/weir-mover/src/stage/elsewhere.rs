@@ -191,7 +191,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
             &whole.file.source,
             whole.copy.copied(),
             whole.copy.part(),
-            (range.start, range.end),
+            range.clone(),
         );
         let is_given_up = self.is_stopped() || whole.failed().is_some();
         let copied = match is_given_up {

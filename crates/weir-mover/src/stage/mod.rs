@@ -155,7 +155,7 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
         team,
         rank: team.map_or(0, StageTeam::rank),
         queue: TaskQueue::new(team.map_or(0, StageTeam::rank), WAITING_TASKS),
-        ..StageRun::new((from, to), options, progress, caller)
+        ..StageRun::new(from, to, options, progress, caller)
     };
     let walked = run.copy_pairs(pairs);
     run.finish(walked);
@@ -167,7 +167,8 @@ pub(crate) type ReadySink<'r, 't, T> = dyn Fn(&Path, ReadyCopy<'t, T>) + Sync + 
 
 /// A stage of files alone that gives none of them its name, and syncs no directory. Returns their further names, too.
 pub(crate) fn stage_unnamed<'t, S: FileTree, T: FileTree>(
-    (from, to): (&'t S, &'t T),
+    from: &'t S,
+    to: &'t T,
     pairs: &[StagePair],
     options: StageOptions,
     progress: &StageProgress,
@@ -177,7 +178,7 @@ pub(crate) fn stage_unnamed<'t, S: FileTree, T: FileTree>(
     let begun = Instant::now();
     let run = StageRun {
         ready: Some(ready),
-        ..StageRun::new((from, to), options, progress, caller)
+        ..StageRun::new(from, to, options, progress, caller)
     };
     let links = run.copy_pairs(pairs).links;
     (run.into_summary(begun), links)
@@ -308,7 +309,8 @@ struct StageRun<'r, 't, S: FileTree, T: FileTree> {
 
 impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
     fn new(
-        (from, to): (&'t S, &'t T),
+        from: &'t S,
+        to: &'t T,
         options: StageOptions,
         progress: &'r StageProgress,
         caller: &'r dyn StageCaller,
