@@ -108,7 +108,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && !self.is_relocated(path)
                     && !names_file(self.kept.as_ref(), path)
                     && !self.evicted.contains_key(&node.version.ino)
-                    && !self.has_moved(path, node)
+                    && !self.moved.has_version(path, node)
             })
             .collect();
         chosen.sort_by_key(|(path, node)| (std::cmp::Reverse(node.version.size), *path));

@@ -325,8 +325,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             is_open: OnceCell::new(),
         });
         let files = snapshot.of_kind(NodeKind::File);
-        let written =
-            files.filter(|(path, node)| node.version.ctime > since && !self.has_moved(path, node));
+        let written = files.filter(|(path, node)| {
+            node.version.ctime > since && !self.moved.has_version(path, node)
+        });
         let written = written.map(|(path, node)| MissedFile {
             path: path.clone(),
             changed: node.version.ctime,

@@ -61,7 +61,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let used = node.kept.atime.max(node.version.mtime);
             let is_last = self.awaits_analysis(path, node);
             let is_elsewhere = Ino(node.version.ino).rank().0 != rank;
-            (is_last, is_elsewhere, !self.is_clean(path), used)
+            (is_last, is_elsewhere, !self.moved.has_found(path), used)
         });
         for (path, node) in chosen {
             if evicted.bytes >= bytes {
@@ -97,12 +97,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(is_evictable)
             .filter(|(path, _)| !is_kept(path))
             .collect()
-    }
-
-    /// True if the target had a file as it is: it was prefetched, or moved by an earlier drain.
-    fn is_clean(&self, path: &Path) -> bool {
-        let moved = self.moved.get(path);
-        moved.is_some_and(|moved| !moved.is_ours)
     }
 
     fn evict_file(

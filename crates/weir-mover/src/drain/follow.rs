@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::round_state::{RenamedFile, RoundState};
 use super::snapshot::{SeenNode, TreeSnapshot};
-use super::{Drain, MovedNode, PendingState};
+use super::{Drain, MovedNode, MovedNodes, PendingState};
 use crate::content::ContentStamp;
 use crate::copy::match_xattrs;
 use crate::error::MoveError;
@@ -35,6 +35,41 @@ impl FollowOutcome {
     }
 }
 
+impl MovedNodes {
+    /// Of these files those that are moved in the same version under other names, which they do not have any
+    /// more.
+    fn find_renamed(
+        &self,
+        snapshot: &TreeSnapshot,
+        chosen: &[(&PathBuf, &SeenNode)],
+    ) -> HashMap<PathBuf, RenamedFile> {
+        let wanted = chosen.iter().filter(|(_, node)| !node.has_links);
+        let wanted: HashMap<(u64, u64), (&PathBuf, &SeenNode)> = wanted
+            .map(|(path, node)| (node.version.inode(), (*path, *node)))
+            .collect();
+        let renamed = self.iter().filter_map(|(from, moved)| {
+            let (path, node) = wanted.get(&moved.version.inode())?;
+            let seen = snapshot.get(from);
+            // Its successor may have got the old name on the target before, and would be taken for it.
+            let is_like_successor = seen.is_some_and(|seen| {
+                seen.version.size == moved.version.size && seen.version.mtime == moved.version.mtime
+            });
+            let is_renamed = moved.kind == NodeKind::File
+                && !is_like_successor
+                && moved.is_ours
+                && !moved.is_doubtful
+                && from != *path
+                && ContentStamp::from(&moved.version) == ContentStamp::from(&node.version)
+                && seen.is_none_or(|seen| seen.version.inode() != node.version.inode());
+            is_renamed.then(|| {
+                let (from, path) = (from.clone(), (*path).clone());
+                (path.clone(), RenamedFile { from, path })
+            })
+        });
+        renamed.collect()
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Gives renamed files their new names, unless others are to have theirs before: then they come in turn with these. Returns
     /// the files that are to be copied.
@@ -47,7 +82,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if chosen.is_empty() {
             return chosen;
         }
-        let mut known = self.renamed_files(snapshot, &chosen);
+        let mut known = self.moved.find_renamed(snapshot, &chosen);
         let mut followed = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
@@ -119,39 +154,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 due.awaited.remove(path, &node.version);
             }
         }
-    }
-
-    /// Of these files those that this drain has moved in the same version under other names, which they do not have any
-    /// more.
-    fn renamed_files(
-        &self,
-        snapshot: &TreeSnapshot,
-        chosen: &[(&PathBuf, &SeenNode)],
-    ) -> HashMap<PathBuf, RenamedFile> {
-        let wanted = chosen.iter().filter(|(_, node)| !node.has_links);
-        let wanted: HashMap<(u64, u64), (&PathBuf, &SeenNode)> = wanted
-            .map(|(path, node)| (node.version.inode(), (*path, *node)))
-            .collect();
-        let renamed = self.moved.iter().filter_map(|(from, moved)| {
-            let (path, node) = wanted.get(&moved.version.inode())?;
-            let seen = snapshot.get(from);
-            // Its successor may have got the old name on the target before, and would be taken for it.
-            let is_like_successor = seen.is_some_and(|seen| {
-                seen.version.size == moved.version.size && seen.version.mtime == moved.version.mtime
-            });
-            let is_renamed = moved.kind == NodeKind::File
-                && !is_like_successor
-                && moved.is_ours
-                && !moved.is_doubtful
-                && from != *path
-                && ContentStamp::from(&moved.version) == ContentStamp::from(&node.version)
-                && seen.is_none_or(|seen| seen.version.inode() != node.version.inode());
-            is_renamed.then(|| {
-                let (from, path) = (from.clone(), (*path).clone());
-                (path.clone(), RenamedFile { from, path })
-            })
-        });
-        renamed.collect()
     }
 
     /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.

@@ -55,7 +55,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         files.iter().any(|(path, changed)| {
             let seen = now.get(path);
             let is_there = seen.is_some_and(|seen| seen.kind == NodeKind::File);
-            is_there && !self.has_file_since(path, *changed)
+            is_there && !self.moved.has_file_since(path, *changed)
         })
     }
 

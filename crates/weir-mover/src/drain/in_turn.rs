@@ -293,7 +293,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let inode = node.version.inode();
             let since = self.order.awaited_from(inode);
             let is_closed = since.is_some() || !round.open.contains(&inode);
-            if !is_closed || self.has_moved(path, node) {
+            if !is_closed || self.moved.has_version(path, node) {
                 continue;
             }
             let FileVersion { mtime, ctime, .. } = node.version;
@@ -307,7 +307,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             } else if is_continued || self.taken.contains_key(path) {
                 changing.push((born, ctime));
             }
-            let has_version = self.moved.contains_key(path) || self.taken.contains_key(path);
+            let has_version = self.moved.contains(path) || self.taken.contains_key(path);
             if !has_version && !followed.contains(&**path) {
                 unchanged.push((born.max(mtime), ctime));
             }
@@ -316,7 +316,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(since) = self.early.first_outdated() {
             leave(since);
         }
-        for (path, node) in self.changed_links(now) {
+        for (path, node) in self.moved.changed_links(now) {
             let old = self.moved.get(path).map(|moved| moved.unchanged_at);
             let lost = losses.get(path).map(|loss| loss.first);
             leave(lost.or(old).unwrap_or(node.version.ctime));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use weir_client::types::Stat;
 
-use super::snapshot::{FileVersion, TreeSnapshot};
+use super::snapshot::TreeSnapshot;
 use super::{names_file, Drain, MovedNode};
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
@@ -69,7 +69,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unknown = paths.filter(|path| {
             now.get(path)
                 .is_none_or(|seen| seen.kind == NodeKind::Directory)
-                && !self.has_made(path)
+                && !self.moved.has_made(path)
                 && is_chosen(path)
                 && !now.whiteouts.contains_key(path)
         });
@@ -85,11 +85,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         unknown.filter_map(look).collect()
     }
 
-    /// True if this drain has put a node there. What it found there as it is may be of an earlier one.
-    pub(super) fn has_made(&self, path: &Path) -> bool {
-        self.moved.get(path).is_some_and(|moved| moved.is_ours)
-    }
-
     /// Takes a node for one of this drain's, and the directories above it that the tree does not have.
     fn adopt(&mut self, path: &Path, there: &Stat, now: &TreeSnapshot) {
         let content = match kind_of(there) {
@@ -99,26 +94,20 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Ok(content) = content else {
             return;
         };
-        let node = |there: &Stat, content| MovedNode {
-            walk: 0,
-            kind: kind_of(there),
-            version: FileVersion::from(there),
-            unchanged_at: there.ctime,
-            is_doubtful: true,
-            is_ours: true,
+        let node = MovedNode {
             content,
-            is_told: true,
+            ..MovedNode::from_earlier(0, there)
         };
-        self.moved.insert(path.to_owned(), node(there, content));
+        self.moved.insert(path.to_owned(), node);
         for dir in path.ancestors().skip(1) {
-            if dir == Path::new("") || now.get(dir).is_some() || self.has_made(dir) {
+            if dir == Path::new("") || now.get(dir).is_some() || self.moved.has_made(dir) {
                 break;
             }
             let Ok(Some(there)) = self.to.find_node(dir) else {
                 break;
             };
-            self.moved
-                .insert(dir.to_owned(), node(&there, PathBuf::new()));
+            let node = MovedNode::from_earlier(0, &there);
+            self.moved.insert(dir.to_owned(), node);
         }
     }
 }

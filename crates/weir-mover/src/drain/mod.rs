@@ -24,6 +24,7 @@
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
 //! | `snapshot` | what a walk saw |
+//! | `moved` | what the target has as the source had it |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `leftovers` | what they removed after the drain that moved it was killed |
@@ -50,6 +51,7 @@ mod large;
 mod leftovers;
 mod lists;
 mod marks;
+mod moved;
 mod names;
 mod naming;
 mod order;
@@ -77,7 +79,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::elevated::LowerFile;
-use weir_client::types::{Stat, Time};
+use weir_client::types::Stat;
 
 use crate::copy::LikenessBy;
 use crate::error::MoveError;
@@ -97,6 +99,7 @@ pub use evict::EvictedBytes;
 pub use file_state::FileDrainState;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
+use moved::{MovedNode, MovedNodes};
 use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
@@ -208,50 +211,6 @@ fn names_file(filter: Option<&PathFilter>, path: &Path) -> bool {
     filter.is_some_and(|filter| filter.takes(&Path::new("/").join(path)))
 }
 
-/// A node of the target that is as its source was.
-#[derive(Debug)]
-struct MovedNode {
-    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it.
-    walk: u64,
-    kind: NodeKind,
-    version: FileVersion,
-    /// The source had this version at this time, as far as walks know.
-    unchanged_at: Time,
-    /// The source may have been written again with the same times, or the name was not synced.
-    is_doubtful: bool,
-    /// This drain made it; else it was there.
-    is_ours: bool,
-    /// The target of a symbolic link; else empty.
-    content: PathBuf,
-    /// An event has told that it is there.
-    is_told: bool,
-}
-
-impl MovedNode {
-    fn from_seen(node: &SeenNode, is_ours: bool) -> MovedNode {
-        MovedNode {
-            walk: node.walk,
-            kind: node.kind,
-            version: node.version,
-            unchanged_at: node.version.ctime,
-            is_doubtful: false,
-            is_ours,
-            content: node.content.clone(),
-            is_told: false,
-        }
-    }
-
-    /// True if an earlier drain has put it there, and the tree does not have it.
-    fn is_leftover(&self) -> bool {
-        self.walk == 0
-    }
-
-    /// True if the target has this version for certain.
-    fn is_version(&self, version: FileVersion) -> bool {
-        !self.is_doubtful && self.version == version
-    }
-}
-
 /// The move of a directory of one tree into one of another, while programs write it.
 #[derive(Debug)]
 pub struct Drain<'t, S: FileTree, T: FileTree> {
@@ -270,8 +229,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     prefetched: Vec<PrefetchedFile>,
     prefetch_notes: Option<PrefetchNotes>,
     team: DrainTeam,
-    /// By the path below both directories.
-    moved: BTreeMap<PathBuf, MovedNode>,
+    /// The nodes that the target has as their sources were.
+    moved: MovedNodes,
     due: Option<DueNames>,
     late_removals: Option<LateRemovals>,
     order: FileOrder,
@@ -340,7 +299,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             prefetched: Vec::new(),
             prefetch_notes: None,
             team: DrainTeam::default(),
-            moved: BTreeMap::new(),
+            moved: MovedNodes::default(),
             due: None,
             late_removals: None,
             order: FileOrder::default(),
@@ -642,30 +601,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Ok(evicted) => snapshot.evicted = evicted,
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
-        let began = time_since_1970(began);
-        for (path, moved) in &mut self.moved {
-            let is_directory = |kind| kind == NodeKind::Directory;
-            let seen = snapshot.get(path);
-            // A walk does not see a node that has become another kind.
-            if seen.is_some_and(|seen| is_directory(seen.kind) == is_directory(moved.kind)) {
-                moved.walk = snapshot.walk;
-            }
-            if seen.is_some_and(|seen| moved.is_version(seen.version)) {
-                moved.unchanged_at = began;
-            }
-        }
+        self.moved.note_walk(&snapshot, time_since_1970(began));
         snapshot
     }
 
     /// True if the target has this version of a file, under its name.
     fn is_safe(&self, path: &Path, node: &SeenNode) -> bool {
-        self.has_moved(path, node) && !self.is_relocated(path)
-    }
-
-    /// True if the target has this version of a node.
-    fn has_moved(&self, path: &Path, node: &SeenNode) -> bool {
-        let moved = self.moved.get(path);
-        moved.is_some_and(|moved| moved.kind == node.kind && moved.is_version(node.version))
+        self.moved.has_version(path, node) && !self.is_relocated(path)
     }
 }
 
@@ -703,7 +645,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
         self.drain.likeness_of(path, stat.mtime, stat.btime)
     }
     fn has_made(&self, source: &Path) -> bool {
-        self.drain.has_made(self.below_source(source))
+        self.drain.moved.has_made(self.below_source(source))
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.to.strip(target);

@@ -19,7 +19,7 @@ use weir_client::types::Stat;
 use super::order::WaitingFiles;
 use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
-use super::snapshot::{at_and_below, FileSet, SeenNode, TreeSnapshot};
+use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -128,53 +128,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &'a self,
         snapshot: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
-        let links = self.changed_links(snapshot).map(|(path, _)| path);
+        let links = self.moved.changed_links(snapshot).map(|(path, _)| path);
         let gone = self.gone(snapshot, snapshot);
         let unnamed = self.unnamed_directories();
         let hidden = self.whited_out(snapshot, snapshot);
-        let unmade = self.unmade_directories(snapshot);
+        let unmade = self.moved.unmade_directories(snapshot);
         links.chain(gone).chain(unnamed).chain(hidden).chain(unmade)
-    }
-
-    /// The directories of a walk that the target does not have, since something else has been in their place.
-    fn unmade_directories<'a>(
-        &'a self,
-        snapshot: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        let directories = snapshot.of_kind(NodeKind::Directory);
-        let paths = directories.map(|(path, _)| path);
-        paths.filter(|path| {
-            let moved = self.moved.get(*path);
-            moved.is_none_or(|moved| moved.kind != NodeKind::Directory)
-        })
-    }
-
-    /// The links of a walk that the target does not have so.
-    pub(super) fn changed_links<'a>(
-        &'a self,
-        snapshot: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = (&'a PathBuf, &'a SeenNode)> {
-        let links = snapshot.of_kind(NodeKind::Symlink);
-        links.filter(|(path, node)| !self.has_link(path, node))
-    }
-
-    /// The links that a walk saw and that are not on the target, while the tree still has links of these names.
-    pub(super) fn unmade_links<'a>(
-        &'a self,
-        then: &'a TreeSnapshot,
-        now: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = (&'a PathBuf, &'a SeenNode)> {
-        let is_link = |path: &PathBuf| {
-            let seen = now.get(path);
-            seen.is_some_and(|seen| seen.kind == NodeKind::Symlink)
-        };
-        let links = self.changed_links(then);
-        links.filter(move |(path, _)| is_link(path))
-    }
-
-    pub(super) fn has_link(&self, path: &Path, node: &SeenNode) -> bool {
-        let moved = self.moved.get(path);
-        moved.is_some_and(|moved| moved.kind == NodeKind::Symlink && moved.content == node.content)
     }
 
     /// The names that this drain made and that two later walks did not see, or of which they saw that a
@@ -194,36 +153,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &'a TreeSnapshot,
         now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
-        let is_gone = |path: &Path, moved: &MovedNode, walk: &TreeSnapshot| {
-            let is_directory = moved.kind == NodeKind::Directory;
-            let seen = walk.get(path);
-            moved.walk <= walk.walk
-                && seen.is_none_or(|seen| (seen.kind == NodeKind::Directory) != is_directory)
-        };
-        let moved = at_and_below(&self.moved, path);
-        let gone =
-            moved.filter(move |(path, node)| is_gone(path, node, then) && is_gone(path, node, now));
-        gone.map(|(path, _)| path)
-            .filter(|path| !self.has_copies(&self.at_below_target(path)))
+        let gone = self.moved.unseen_below(path, then, now);
+        gone.filter(|path| !self.has_copies(&self.at_below_target(path)))
             .filter(|path| !self.awaits_successor(path))
     }
 
     /// True if this drain made something of another kind in the place of a file, or of a directory
     /// above it.
     pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
-        let is_directory = |path: &Path| Some(self.moved.get(path)?.kind == NodeKind::Directory);
-        is_directory(path) == Some(true)
+        self.moved.has_directory(path)
             || self.has_relocated_in_place_of(path)
-            || self.is_below_another_kind(path)
-    }
-
-    /// True if this drain made something else in the place of a directory above.
-    pub(super) fn is_below_another_kind(&self, path: &Path) -> bool {
-        let mut above = path.ancestors().skip(1);
-        above.any(|dir| {
-            let moved = self.moved.get(dir);
-            moved.is_some_and(|moved| moved.kind != NodeKind::Directory)
-        })
+            || self.moved.is_below_another_kind(path)
     }
 
     /// Makes the changes of names that may be made now; returns their number.
@@ -257,7 +197,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     } else if self.awaits_name(later, &snapshot) {
                         // They may have renamed this one before, too.
                         self.due = Some(due);
-                    } else if self.unmade_links(later, &snapshot).next().is_some()
+                    } else if self.moved.unmade_links(later, &snapshot).next().is_some()
                         && self.held_removals < MOST_HELD
                     {
                         // Where they led to is gone again. Those of the next walk come first.
@@ -337,15 +277,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 due.last = Some(Arc::new(self.walked_names(Arc::clone(&round.snapshot))));
             }
         }
-        let moved = self.moved.values();
-        let moved: HashSet<_> = moved.map(|node| node.version.inode()).collect();
+        let moved = self.moved.iter();
+        let moved: HashSet<_> = moved.map(|(_, node)| node.version.inode()).collect();
         // A log that is opened again and again is never closed for long.
         due.awaited
             .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
         // A program may have renamed one before it was copied: it was by its new name.
         if !due.awaited.is_empty() {
             for (path, node) in round.snapshot.of_kind(NodeKind::File) {
-                if self.has_moved(path, node) {
+                if self.moved.has_version(path, node) {
                     due.awaited.remove(path, &node.version);
                 }
             }
@@ -370,7 +310,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The changed links to directories in which a second look finds the same names, and that still lead
     /// there.
     fn steady_links(&self, snapshot: &TreeSnapshot) -> HashSet<PathBuf> {
-        let links = self.changed_links(snapshot);
+        let links = self.moved.changed_links(snapshot);
         let is_steady = |(path, node): &(&PathBuf, &SeenNode)| {
             let leads_to = destination(path, &node.content);
             let directory = snapshot.get(&leads_to);
@@ -401,7 +341,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> ChangedNames {
         let is_made = |path: &PathBuf, node: &SeenNode| {
             let later = later.and_then(|later| later.get(path));
-            self.has_link(path, node) || later.is_some_and(|node| self.has_link(path, node))
+            self.moved.has_link(path, node)
+                || later.is_some_and(|node| self.moved.has_link(path, node))
         };
         let mut changed = ChangedNames::default();
         let links = then.snapshot.of_kind(NodeKind::Symlink);
@@ -511,7 +452,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let dir = dir_of(path);
                 (dir.is_none() || dir == dir_of(link))
                     && (node.kind == NodeKind::Directory
-                        || self.moved.contains_key(path)
+                        || self.moved.contains(path)
                         || together.contains(path.as_path()))
             })
     }
@@ -537,9 +478,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_whited_out = now.whiteouts.contains_key(&path);
             let relocated = self.relocated.get(&path);
             let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
-            let removed = match is_hidden && self.moved[&path].kind == NodeKind::Directory {
+            let removed = match is_hidden && self.moved[&*path].kind == NodeKind::Directory {
                 true => self.remove_relocated(&path),
-                false => self.remove_ours(&target, &self.moved[&path], is_whited_out),
+                false => self.remove_ours(&target, &self.moved[&*path], is_whited_out),
             };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
@@ -599,15 +540,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
     ) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
-        let is_old = |path: &Path, node: &MovedNode| {
-            let seen = now.get(path);
-            node.kind == NodeKind::Symlink && seen.is_none_or(|seen| seen.content != node.content)
-        };
-        let moved = self.moved.iter();
-        let links = moved.filter(|(path, node)| !gone.contains(path) && is_old(path, node));
-        let made_by_us = links.map(|(path, node)| destination(path, &node.content));
+        let made_by_us = self.moved.destinations_of_old_links(&gone, now);
         // Where a link is to be made, the target may have one of an earlier run.
-        let unmade = self.changed_links(now).filter_map(|(path, node)| {
+        let unmade = self.moved.changed_links(now).filter_map(|(path, node)| {
             let moved = self.moved.get(path);
             let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
             let content = self.to.tree.read_link(&self.at_target(path)).ok();

@@ -17,8 +17,8 @@ use super::names::ChangedNames;
 use super::order::LONGEST_WAIT;
 use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
-use super::snapshot::{at_and_below, SeenNode, TreeSnapshot};
-use super::{Drain, MovedNode, PendingState};
+use super::snapshot::{SeenNode, TreeSnapshot};
+use super::{Drain, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
 use crate::replaceable::NodeMark;
@@ -71,7 +71,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if a directory was renamed that this drain does not know by its name.
     pub(super) fn has_unknown_directories(&mut self) -> bool {
         self.ask_for_history(self.walks + 1);
-        let known = self.moved.values().map(|node| node.version.ino);
+        let known = self.moved.iter().map(|(_, node)| node.version.ino);
         let known: HashSet<u64> = known.collect();
         let mut renamed = self.renames.directories();
         renamed.any(|ino| !known.contains(&ino))
@@ -91,7 +91,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = std::sync::Arc::clone(&round.snapshot);
         for path in self.unnamed_directories() {
             for (path, node) in snapshot.at_and_below(path) {
-                if node.kind == NodeKind::File && self.has_moved(path, node) {
+                if node.kind == NodeKind::File && self.moved.has_version(path, node) {
                     round.pend(path, node, PendingState::Waiting);
                 }
             }
@@ -162,7 +162,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Vec::new();
         }
         let now = &round.snapshot;
-        let links = self.unmade_links(then, now);
+        let links = self.moved.unmade_links(then, now);
         let mut links: Vec<UnmadeLink> = links
             .map(|(path, node)| UnmadeLink {
                 leads_to: destination(path, &node.content),
@@ -220,14 +220,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if a directory has not all files that a walk saw in it, or that the one has which has its name.
     fn loses_files(&self, path: &Path, then: &TreeSnapshot) -> bool {
         let mut seen = then.at_and_below(path);
-        if seen.any(|(path, node)| node.kind == NodeKind::File && !self.moved.contains_key(path)) {
+        if seen.any(|(path, node)| node.kind == NodeKind::File && !self.moved.contains(path)) {
             return true;
         }
         let Occupant::Retired(old) = self.occupant_of(path) else {
             return false;
         };
-        let mut had = at_and_below(&self.moved, &old);
-        had.any(|(below, _)| !self.moved.contains_key(&rebase(below, &old, path)))
+        !self.moved.has_names_of(path, &old)
     }
 
     /// True if the target has all files of a directory that a walk saw.
@@ -262,7 +261,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut nodes = then.at_and_below(path);
         nodes.all(|(path, node)| match node.kind {
             NodeKind::Symlink | NodeKind::Special => true,
-            NodeKind::Directory => self.moved.contains_key(path) || !is_patient,
+            NodeKind::Directory => self.moved.contains(path) || !is_patient,
             NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
                 None => !is_patient || !is_seen(now) && self.has_version_since(path, node),
                 Some(seen) => {
@@ -277,14 +276,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has this version of a file, or a later one, and it is certain enough for an analysis.
     fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
         let is_doubtful = self.moved.get(path).is_some_and(|moved| moved.is_doubtful);
-        self.has_file_since(path, node.version.ctime)
+        self.moved.has_file_since(path, node.version.ctime)
             && !(is_doubtful && self.is_for_analysis(path))
-    }
-
-    /// True if the target has a version of a file that changed at this time or later.
-    pub(super) fn has_file_since(&self, path: &Path, changed: Time) -> bool {
-        let moved = self.moved.get(path);
-        moved.is_some_and(|moved| moved.kind == NodeKind::File && moved.version.ctime >= changed)
     }
 
     fn occupant_of(&self, path: &Path) -> Occupant {
@@ -347,14 +340,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect();
         let mut hidden_names: HashMap<PathBuf, PathBuf> = HashMap::new();
         for path in tops {
-            let ino = self.moved[&path].version.ino;
+            let ino = self.moved[&*path].version.ino;
             let target = self.to.join(&path);
             let has_only_ours = self.has_only_ours(&target, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 continue;
             }
             let marked = self.marked_below(&path);
-            let retired = self.unused_retired_path(&path, ino);
+            let retired = self.moved.unused_retired_path(&path, ino);
             let hidden = self.to.join(&retired);
             let renamed = self.to.tree.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
@@ -399,9 +392,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for path in retired {
             let target = self.at_target(&path);
             let is_alone = !self.relocated.has_others_in(&path);
-            let is_whole = self.moved[&path].kind == NodeKind::Directory
+            let is_whole = self.moved[&*path].kind == NodeKind::Directory
                 && is_alone
-                && self.has_all_below(&path, &all);
+                && self.moved.are_all_below_in(&path, &all);
             if !is_whole || !self.has_only_ours(&target, &path).is_ok_and(|ours| ours) {
                 continue;
             }
@@ -429,13 +422,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             && !self.is_relocated(path)
             && !self.is_at_relocated(path)
             && !above.any(|above| gone.contains(above) && is_renamed(above))
-            && self.has_all_below(path, gone)
-    }
-
-    /// True if all nodes at and below a path are gone.
-    fn has_all_below(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
-        let mut below = at_and_below(&self.moved, path);
-        below.all(|(below, _)| gone.contains(below))
+            && self.moved.are_all_below_in(path, gone)
     }
 
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
@@ -506,7 +493,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 if !self.is_ours_still(&target, &path)? {
                     return Ok(false);
                 }
-                if self.moved[&path].kind == NodeKind::Directory {
+                if self.moved[&*path].kind == NodeKind::Directory {
                     open.push((target, path));
                 }
             }
@@ -630,15 +617,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.placed.is_none() {
             return Vec::new();
         }
-        let below = self.nodes_below(path);
+        let below = self.moved.leaves_below(path);
         below.map(|(path, _)| self.at_below_target(path)).collect()
-    }
-
-    fn nodes_below<'d>(
-        &'d self,
-        path: &'d Path,
-    ) -> impl Iterator<Item = (&'d PathBuf, &'d MovedNode)> {
-        at_and_below(&self.moved, path).filter(|(_, node)| node.kind != NodeKind::Directory)
     }
 
     /// Marks what is below a directory that is about to get a path on the target, or has it.
@@ -646,15 +626,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(placed) = &self.placed else {
             return;
         };
-        let mark = |node: &MovedNode| {
-            let size = match node.kind {
-                NodeKind::Symlink => node.content.as_os_str().len() as u64,
-                _ => node.version.size,
-            };
-            NodeMark::new(size, node.version.mtime)
-        };
-        let below = self.nodes_below(path);
-        let marks = below.map(|(below, node)| (rebase(below, path, at), mark(node)));
+        let below = self.moved.leaves_below(path);
+        let marks = below.map(|(below, node)| (rebase(below, path, at), node.mark()));
         if is_there {
             marks.for_each(|(path, mark)| placed.note_placed(&path, mark));
         } else {
@@ -690,8 +663,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return;
         }
         let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
-        let found =
-            borrowed.filter(|path| self.moved.get(*path).is_none_or(|moved| !moved.is_ours));
+        let found = borrowed.filter(|path| self.moved.get(path).is_none_or(|moved| !moved.is_ours));
         let root = PathBuf::new();
         for dir in found.chain([&root]) {
             let dir = self.at_target(dir);

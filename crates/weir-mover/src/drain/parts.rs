@@ -216,7 +216,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = self.walk();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             // Size and time alone may be those of another version.
-            if !self.has_moved(path, node) {
+            if !self.moved.has_version(path, node) {
                 continue;
             }
             if let Err(error) = self.replace_base(path, &node.version) {

@@ -21,9 +21,8 @@ use weir_client::types::Stat;
 
 use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
-use super::snapshot::{at_and_below, FileVersion, SeenNode, TreeSnapshot};
+use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
-use crate::content::ContentStamp;
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
@@ -90,7 +89,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// paths.
     pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
         let moved = &self.moved;
-        self.relocated.retain(|path| moved.contains_key(path));
+        self.relocated.retain(|path| moved.contains(path));
         let renamed = self.renamed_directories(snapshot);
         let mut taken = self.replaced_nodes(snapshot, &renamed);
         taken.extend(self.stranded_directories(snapshot));
@@ -142,7 +141,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect();
         let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
         let copies = self.copies_of_evicted(snapshot);
-        for (from, moved) in &self.moved {
+        for (from, moved) in self.moved.iter() {
             let inode = moved.version.inode();
             let is_candidate = moved.kind == NodeKind::Directory
                 && moved.is_ours
@@ -158,7 +157,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if below.any(|(_, node)| evicted.contains(&node.version.ino))
                 || is_at_above_or_below(&self.at_below_target(from), &copies)
                 || is_at_above_or_below(&self.at_below_target(to), &copies)
-                || !self.has_same_files(from, to, snapshot)
+                || !self.moved.has_same_files(from, to, snapshot)
             {
                 continue;
             }
@@ -183,19 +182,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.relocated_above(path).is_some_and(|(_, one)| {
             let successor = self.relocated.get(one.at());
             one.is_retired() && successor.is_some_and(|successor| !successor.is_retired())
-        })
-    }
-
-    /// True if a file that this drain has moved from a directory is in another one now, under the same name: the
-    /// number of an inode alone may have been used again.
-    fn has_same_files(&self, from: &Path, to: &Path, snapshot: &TreeSnapshot) -> bool {
-        let mut files = snapshot.at_and_below(to);
-        files.any(|(path, node)| {
-            let was = self.moved.get(&rebase(path, to, from));
-            node.kind == NodeKind::File
-                && was.is_some_and(|was| {
-                    ContentStamp::from(&was.version) == ContentStamp::from(&node.version)
-                })
         })
     }
 
@@ -248,7 +234,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
     fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
         let at = self.at_below_target(path);
-        let to = self.unused_retired_path(path, ino);
+        let to = self.moved.unused_retired_path(path, ino);
         let earlier = match self.moved.get(path)?.is_ours {
             true => Vec::new(),
             // It was among those that the earlier drains have made.
@@ -262,13 +248,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// A path for a node that retires: one directory may have had a name several times.
-    pub(super) fn unused_retired_path(&self, path: &Path, ino: u64) -> PathBuf {
-        let mut paths = (ino..).map(|number| retired_path(path, number));
-        let is_unused = |path: &PathBuf| !self.moved.contains_key(path);
-        paths.find(is_unused).expect("one of 2^64 names")
-    }
-
     /// Takes the nodes at and below a path out of the tables, with other paths.
     #[allow(clippy::type_complexity)] // the two tables
     pub(super) fn take_nodes(
@@ -279,13 +258,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Vec<(PathBuf, MovedNode)>,
         Vec<(PathBuf, RelocatedDirectory<T::File>)>,
     ) {
-        let paths = at_and_below(&self.moved, from).map(|(path, _)| path.clone());
-        let paths: Vec<PathBuf> = paths.collect();
-        let moved = paths.into_iter().filter_map(|path| {
-            let node = self.moved.remove(&path)?;
-            Some((rebase(&path, from, to), node))
-        });
-        let moved = moved.collect();
+        let moved = self.moved.take_below(from, to);
         let relocated = self.relocated.remove_below(from).into_iter();
         let relocated = relocated.map(|(path, directory)| (rebase(&path, from, to), directory));
         (moved, relocated.collect())
@@ -304,18 +277,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
             }
         }
-    }
-
-    /// True if a directory above was renamed.
-    pub(super) fn is_in_renamed(&self, path: &Path) -> bool {
-        let mut above = path.ancestors().skip(1);
-        above.any(|dir| {
-            let moved = self.moved.get(dir);
-            moved.is_some_and(|moved| {
-                moved.kind == NodeKind::Directory
-                    && self.renames.has_renamed(moved.version.ino, u64::MAX)
-            })
-        })
     }
 
     /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
@@ -387,7 +348,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         there: &Stat,
         snapshot: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
-        let retired = self.unused_retired_path(path, there.ino);
+        let retired = self.moved.unused_retired_path(path, there.ino);
         let nodes = self.earlier_nodes(snapshot.walk, path, &retired)?;
         let is_other = |(at, node): &(PathBuf, MovedNode)| {
             let seen = snapshot.get(&rebase(at, &retired, path));
@@ -429,7 +390,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let names = names.map_err(MoveError::io("listing", &target))?;
                 let names = names.iter().filter(|name| !is_part(name));
                 open.extend(names.map(|name| path.join(name)));
-                earlier_node(walk, &there)
+                MovedNode::from_earlier(walk, &there)
             } else if let Some(node) = self.earlier_leaf(walk, &path, &there)? {
                 node
             } else {
@@ -450,7 +411,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if kind_of(there) == NodeKind::Directory || !self.has_placed(at, there) {
             return Ok(None);
         }
-        let mut node = earlier_node(walk, there);
+        let mut node = MovedNode::from_earlier(walk, there);
         if node.kind == NodeKind::Symlink {
             let target = self.to.join(at);
             let content = self.to.tree.read_link(&target);
@@ -476,7 +437,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return;
         };
         self.merged.insert(inode);
-        let retired = self.unused_retired_path(path, inode.1);
+        let retired = self.moved.unused_retired_path(path, inode.1);
         let (moved, relocated) = self.take_nodes(path, &retired);
         for (path, node) in moved {
             self.moved.insert(path, MovedNode { walk, ..node });
@@ -486,37 +447,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             relocated.inode = None;
             relocated.lock = None;
         }
-    }
-}
-
-/// A node that an earlier drain has made.
-fn earlier_node(walk: u64, there: &Stat) -> MovedNode {
-    MovedNode {
-        walk,
-        kind: kind_of(there),
-        version: FileVersion::from(there),
-        unchanged_at: there.ctime,
-        is_doubtful: true,
-        is_ours: true,
-        content: PathBuf::new(),
-        is_told: true,
-    }
-}
-
-/// The path of a retired node, which no tree has.
-fn retired_path(path: &Path, ino: u64) -> PathBuf {
-    let mut name = OsString::from(format!("retired-{ino:x}-"));
-    name.push(path.file_name().unwrap_or_default());
-    part_of(&path.with_file_name(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_retired_path_is_hidden() {
-        let retired = retired_path(Path::new("x/ckpt"), 18);
-        assert_eq!(retired, Path::new("x/.retired-12-ckpt.weir-part"));
     }
 }

@@ -2,11 +2,12 @@
 //! have on the target.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::ops::Index;
 use std::path::{Path, PathBuf};
 
 use super::snapshot::at_and_below;
-use crate::publish::is_part;
+use crate::publish::{is_part, part_of};
 
 /// A directory that the target has under another name.
 #[derive(Debug)]
@@ -208,6 +209,13 @@ pub(super) fn rebase(path: &Path, from: &Path, to: &Path) -> PathBuf {
     }
 }
 
+/// The path of a retired node, which no tree has.
+pub(super) fn retired_path(path: &Path, ino: u64) -> PathBuf {
+    let mut name = OsString::from(format!("retired-{ino:x}-"));
+    name.push(path.file_name().unwrap_or_default());
+    part_of(&path.with_file_name(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,5 +276,11 @@ mod tests {
         assert!(!table.has_around(Path::new("new")));
         table.retain(|_| false);
         assert!(table.is_empty() && found(&table, "older").is_none());
+    }
+
+    #[test]
+    fn a_retired_path_is_hidden() {
+        let retired = retired_path(Path::new("x/ckpt"), 18);
+        assert_eq!(retired, Path::new("x/.retired-12-ckpt.weir-part"));
     }
 }

@@ -131,7 +131,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.removals.told = told;
         let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
             lost.sort_by_key(|lost| lost.at);
-            let ino = self.moved[&path].version.ino;
+            let ino = self.moved[&*path].version.ino;
             let first = lost.iter().find(|lost| lost.ino == ino)?.at;
             let mut removals = lost
                 .iter()
@@ -224,8 +224,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has a file or link under its own name.
     fn has_name(&self, path: &Path, node: &SeenNode) -> bool {
         let is_there = match node.kind {
-            NodeKind::Symlink => self.has_link(path, node),
-            _ => self.has_moved(path, node),
+            NodeKind::Symlink => self.moved.has_link(path, node),
+            _ => self.moved.has_version(path, node),
         };
         is_there && !self.is_relocated(path)
     }
@@ -255,7 +255,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut names = Vec::new();
         for (path, whiteout) in &now.whiteouts {
             if whiteout.file().is_none()
-                || self.moved.contains_key(path)
+                || self.moved.contains(path)
                 || !self.can_be_removed(path, now)
             {
                 continue;

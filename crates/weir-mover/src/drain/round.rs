@@ -55,9 +55,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = Arc::clone(&round.snapshot);
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
             // A symbolic link above would lead elsewhere.
-            if self.moved.contains_key(path)
+            if self.moved.contains(path)
                 || round.is_blocked(path)
-                || self.is_below_another_kind(path)
+                || self.moved.is_below_another_kind(path)
             {
                 continue;
             }
@@ -169,7 +169,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut order = RoundOrder::default();
         let mut movable: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if self.has_moved(path, node) {
+            if self.moved.has_version(path, node) {
                 continue;
             }
             if self.has_copy_at(path, node) {
@@ -303,7 +303,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
         // The path may lead to a file of another directory by then, or to a version behind others.
-        let is_as_seen = self.is_in_renamed(path)
+        let is_as_seen = self.moved.is_in_renamed(path, &self.renames)
             || self.is_ordered(path) && !self.order.takes_any_version(node.version.inode());
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {
@@ -314,7 +314,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             replaces: self.replaceable(path),
             content: self.analysed_content(path).or_else(seen),
             likeness: self.likeness_of(path, node.version.mtime, node.born),
-            is_ours: self.has_made(path),
+            is_ours: self.moved.has_made(path),
         }
     }
 
@@ -322,7 +322,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// as cp -p and tar do: then it is older than the file.
     pub(super) fn likeness_of(&self, path: &Path, mtime: Time, born: Option<Time>) -> LikenessBy {
         let placed = self.placed.as_ref();
-        let had_version = self.moved.contains_key(path)
+        let had_version = self.moved.contains(path)
             || self.taken.contains_key(path)
             || placed.is_some_and(|placed| placed.is_continued());
         let was_written_then = born.is_some_and(|born| born <= mtime);
@@ -600,7 +600,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 round.pend(path, node, state);
                 continue;
             }
-            let version = self.moved.get(*path).map(|moved| moved.version);
+            let version = self.moved.get(path).map(|moved| moved.version);
             let version = version.unwrap_or(node.version);
             if let Err(error) = self.replace_base(path, &version) {
                 round.fail(path, &error);

@@ -342,3 +342,38 @@ fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<LookResult, 
         content,
     }))
 }
+
+#[cfg(test)]
+impl TreeSnapshot {
+    /// A walk that saw nodes of these paths, kinds and inode numbers, each of its number of bytes and time.
+    pub(super) fn from_nodes(walk: u64, nodes: &[(&str, NodeKind, u64)]) -> TreeSnapshot {
+        let seen = nodes.iter().map(|(path, kind, ino)| {
+            let time = Time {
+                sec: ino.cast_signed(),
+                nsec: 0,
+            };
+            let stat = Stat {
+                ino: *ino,
+                size: *ino,
+                mtime: time,
+                ctime: time,
+                ..Stat::default()
+            };
+            let node = SeenNode {
+                walk,
+                kind: *kind,
+                version: FileVersion::from(&stat),
+                born: None,
+                has_links: false,
+                kept: KeptAttributes::from(&stat),
+                content: PathBuf::new(),
+            };
+            (PathBuf::from(path), node)
+        });
+        TreeSnapshot {
+            walk,
+            nodes: seen.collect(),
+            ..TreeSnapshot::default()
+        }
+    }
+}

@@ -63,7 +63,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let paths = then.whiteouts.keys();
         paths.filter(|path| {
             now.whiteouts.contains_key(*path)
-                && !self.moved.contains_key(*path)
+                && !self.moved.contains(path)
                 && !self.has_copies(path)
                 && !self.is_at_relocated(path)
         })
@@ -76,7 +76,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         kind: NodeKind,
     ) -> bool {
-        if !snapshot.whiteouts.contains_key(path) || self.moved.contains_key(path) {
+        if !snapshot.whiteouts.contains_key(path) || self.moved.contains(path) {
             return false;
         }
         let there = self.to.find_node(self.at_target(path));
