@@ -105,7 +105,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
             .filter(|(path, node)| {
                 !node.has_links
-                    && !self.is_relocated(path)
+                    && !self.relocated.is_relocated(path)
                     && !names_file(self.kept.as_ref(), path)
                     && !self.evicted.contains_key(&node.version.ino)
                     && !self.moved.has_version(path, node)

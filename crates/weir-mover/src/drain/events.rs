@@ -1,6 +1,6 @@
 //! The events of files: safe, evicted, failed. A caller of a drain takes them after each round.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -78,15 +78,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Notes the files that a round found or made safe, and those that it could not move.
     pub(super) fn note_round(&mut self, snapshot: &TreeSnapshot, pending: &[PendingFile]) {
-        let relocated: BTreeSet<PathBuf> = self.relocated.keys().cloned().collect();
-        let is_relocated = |path: &Path| {
-            !relocated.is_empty() && path.ancestors().any(|above| relocated.contains(above))
-        };
         let Some(log) = &mut self.events else {
             return;
         };
         for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if is_relocated(path) {
+            if self.relocated.is_relocated(path) {
                 continue;
             }
             let moved = self.moved.get_mut(path);

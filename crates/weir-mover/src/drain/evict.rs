@@ -275,7 +275,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_free = |path: &&PathBuf| {
             !self.is_in_the_way(path)
                 && !round.is_blocked(path)
-                && !self.is_relocated(path)
+                && !self.relocated.is_relocated(path)
                 && !is_at_above_or_below(path, &self.held)
                 && !self.awaits_removal(snapshot, path, NodeKind::File)
         };
@@ -301,7 +301,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn lasting_directory<'p>(&self, path: &'p Path, snapshot: &TreeSnapshot) -> &'p Path {
         let is_directory = |dir: &&Path| {
             let seen = snapshot.get(dir);
-            seen.is_some_and(|seen| seen.kind == NodeKind::Directory) && !self.is_relocated(dir)
+            seen.is_some_and(|seen| seen.kind == NodeKind::Directory)
+                && !self.relocated.is_relocated(dir)
         };
         let above = path.ancestors().skip(1).find(is_directory);
         above.unwrap_or(Path::new(""))

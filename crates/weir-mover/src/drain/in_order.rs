@@ -22,7 +22,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a file gets its name in order.
     pub(super) fn is_ordered(&self, path: &Path) -> bool {
-        self.order.rule == NameOrder::Changes && !self.is_relocated(path)
+        self.order.rule == NameOrder::Changes && !self.relocated.is_relocated(path)
     }
 
     /// True if files behind this one wait for it.
@@ -66,7 +66,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         mut order: RoundOrder,
         mut movable: Vec<(&'s PathBuf, &'s SeenNode)>,
     ) -> Vec<(&'s PathBuf, &'s SeenNode)> {
-        let unnamed = self.unnamed_directories();
+        let unnamed = self.relocated.unnamed();
         let unnamed = unnamed.filter(|path| self.relocated[*path].rounds <= LONGEST_WAIT);
         for path in unnamed.chain(&round.unmade) {
             if let Some(directory) = round.snapshot.get(path) {

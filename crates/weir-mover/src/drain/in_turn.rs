@@ -321,7 +321,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let lost = losses.get(path).map(|loss| loss.first);
             leave(lost.or(old).unwrap_or(node.version.ctime));
         }
-        for path in self.unnamed_directories().chain(&round.unmade) {
+        for path in self.relocated.unnamed().chain(&round.unmade) {
             if let Some(node) = now.get(path) {
                 let since = self.order.awaited_from(node.version.inode());
                 leave(since.unwrap_or(node.version.ctime));

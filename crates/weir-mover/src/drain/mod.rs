@@ -240,8 +240,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     held_removals: u32,
     /// Directories that the target has under other names than the tree.
     relocated: RelocatedDirectories<T::File>,
-    /// The inodes of directories whose names somebody else has taken on the target.
-    merged: HashSet<(u64, u64)>,
     /// The target has made no hard link for a renamed file.
     has_refused_links: bool,
     /// The directories that programs have renamed.
@@ -306,7 +304,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             early: EarlyCopies::new(),
             held_removals: 0,
             relocated: RelocatedDirectories::new(),
-            merged: HashSet::new(),
             has_refused_links: false,
             renames: RenameHistory::default(),
             removals: RemovalHistory::default(),
@@ -469,7 +466,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let mut is_wanted = is_wanted || self.has_unknown_directories();
         for _ in 0..ROUNDS_AT_END {
             let is_stopped = progress.stop.load(Ordering::Relaxed);
-            is_wanted |= self.unnamed_directories().next().is_some();
+            is_wanted |= self.relocated.unnamed().next().is_some();
             if is_stopped || !std::mem::take(&mut is_wanted) {
                 break;
             }
@@ -607,7 +604,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// True if the target has this version of a file, under its name.
     fn is_safe(&self, path: &Path, node: &SeenNode) -> bool {
-        self.moved.has_version(path, node) && !self.is_relocated(path)
+        self.moved.has_version(path, node) && !self.relocated.is_relocated(path)
     }
 }
 

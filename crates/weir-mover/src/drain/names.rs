@@ -130,7 +130,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> impl Iterator<Item = &'a PathBuf> {
         let links = self.moved.changed_links(snapshot).map(|(path, _)| path);
         let gone = self.gone(snapshot, snapshot);
-        let unnamed = self.unnamed_directories();
+        let unnamed = self.relocated.unnamed();
         let hidden = self.whited_out(snapshot, snapshot);
         let unmade = self.moved.unmade_directories(snapshot);
         links.chain(gone).chain(unnamed).chain(hidden).chain(unmade)
@@ -154,15 +154,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
         let gone = self.moved.unseen_below(path, then, now);
-        gone.filter(|path| !self.has_copies(&self.at_below_target(path)))
-            .filter(|path| !self.awaits_successor(path))
+        gone.filter(|path| !self.has_copies(&self.relocated.find_place(path)))
+            .filter(|path| !self.relocated.awaits_successor(path))
     }
 
     /// True if this drain made something of another kind in the place of a file, or of a directory
     /// above it.
     pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
         self.moved.has_directory(path)
-            || self.has_relocated_in_place_of(path)
+            || self.relocated.has_in_place_of(path)
             || self.moved.is_below_another_kind(path)
     }
 
@@ -194,7 +194,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         // Programs may have renamed it before they removed something. The changes of the next walk wait
                         // for its files.
                         self.held_removals += 1;
-                    } else if self.awaits_name(later, &snapshot) {
+                    } else if self.relocated.awaits_name(later, &snapshot) {
                         // They may have renamed this one before, too.
                         self.due = Some(due);
                     } else if self.moved.unmade_links(later, &snapshot).next().is_some()
@@ -352,7 +352,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .get(path)
                     .is_some_and(|now| now.kind == NodeKind::Symlink);
                 is_there
-                    && self.is_relocated(path) == is_inside
+                    && self.relocated.is_relocated(path) == is_inside
                     && !is_made(path, node)
                     && !self.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
@@ -445,7 +445,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return is_unchanged && now.get(&leads_to).is_none();
         };
         let is_steady = there.kind != NodeKind::Directory || then.steady.contains(link);
-        let dir_of = |path| self.relocated_above(path).map(|(dir, _)| dir);
+        let dir_of = |path| self.relocated.find_above(path).map(|(dir, _)| dir);
         let mut nodes = then.snapshot.at_and_below(&leads_to);
         is_steady
             && nodes.all(|(path, node)| {
@@ -473,7 +473,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let target = self.at_target(&path);
-            let marked = self.at_below_target(&path);
+            let marked = self.relocated.find_place(&path);
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
             let relocated = self.relocated.get(&path);
@@ -509,7 +509,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let gone = self.gone(then, now).filter(|path| unseen.contains(path));
         let mut gone: Vec<PathBuf> = gone.cloned().collect();
         let kept = self.destinations_of_old_links(&gone, now);
-        gone.retain(|path| !is_at_above_or_below(&self.at_below_target(path), &kept));
+        gone.retain(|path| !is_at_above_or_below(&self.relocated.find_place(path), &kept));
         self.remove(gone, now)
     }
 

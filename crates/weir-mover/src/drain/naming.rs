@@ -15,7 +15,7 @@ use weir_client::types::{Stat, Time};
 
 use super::names::ChangedNames;
 use super::order::LONGEST_WAIT;
-use super::relocation_table::{rebase, RelocatedDirectory};
+use super::relocation_table::{rebase, Occupant, RelocatedDirectory};
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, PendingState};
@@ -36,38 +36,7 @@ struct UnmadeLink {
     made: Time,
 }
 
-/// The name of a directory that another one is to have.
-enum Occupant {
-    None,
-    /// A retired directory of this path.
-    Retired(PathBuf),
-    /// One that is to get another name first.
-    Relocated(PathBuf),
-}
-
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The relocated directories that are to have names.
-    pub(super) fn unnamed_directories(&self) -> impl Iterator<Item = &PathBuf> {
-        let relocated = self.relocated.iter();
-        let unnamed = relocated.filter(|(_, one)| !one.is_retired());
-        unnamed.map(|(path, _)| path)
-    }
-
-    /// True if a directory has not got its name yet that two walks saw so.
-    pub(super) fn awaits_name(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
-        let relocated = self.relocated.iter();
-        let mut unnamed = relocated.filter(|(_, one)| !one.is_retired());
-        unnamed.any(|(path, one)| {
-            let is_seen = |walk: &TreeSnapshot| {
-                let seen = walk
-                    .get(path)
-                    .filter(|seen| seen.kind == NodeKind::Directory);
-                seen.map(|seen| seen.version.inode()) == one.inode
-            };
-            is_seen(then) && is_seen(now)
-        })
-    }
-
     /// True if a directory was renamed that this drain does not know by its name.
     pub(super) fn has_unknown_directories(&mut self) -> bool {
         self.ask_for_history(self.walks + 1);
@@ -79,7 +48,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// In the end: has the files of directories moved one by one that could not get their names.
     pub(super) fn retire_unnamed(&mut self, walk: u64) {
-        let unnamed: Vec<PathBuf> = self.unnamed_directories().cloned().collect();
+        let unnamed: Vec<PathBuf> = self.relocated.unnamed().cloned().collect();
         for path in unnamed {
             self.retire(&path, walk);
         }
@@ -89,7 +58,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn pend_relocated(&mut self, round: &mut RoundState) {
         self.relocated.count_round();
         let snapshot = std::sync::Arc::clone(&round.snapshot);
-        for path in self.unnamed_directories() {
+        for path in self.relocated.unnamed() {
             for (path, node) in snapshot.at_and_below(path) {
                 if node.kind == NodeKind::File && self.moved.has_version(path, node) {
                     round.pend(path, node, PendingState::Waiting);
@@ -107,7 +76,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         is_ordered: bool,
     ) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.unnamed_directories().next().is_none() {
+        if self.relocated.unnamed().next().is_none() {
             return changed;
         }
         let now = &round.snapshot;
@@ -117,7 +86,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let mut is_changed = false;
             for path in &ready {
                 let target = self.to.join(path);
-                let named = match self.occupant_of(path) {
+                let named = match self.relocated.find_occupant(path) {
                     Occupant::None => self.name_directory(path, None, then, now, &mut changed),
                     Occupant::Retired(old) => {
                         let retired = self.moved.get(&old);
@@ -155,7 +124,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Vec<PathBuf> {
         let mut ready: Vec<_> = self.relocated.iter().collect();
         ready.retain(|(path, one)| {
-            let is_next = is_ordered && !self.changes_old_links(path, one, kept);
+            let is_next = is_ordered && !self.relocated.changes_old_links(path, one, kept);
             (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
         });
         if ready.is_empty() {
@@ -185,18 +154,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         ready
     }
 
-    /// True if a link of the target that is to be changed leads to the old or to the new holder of a name.
-    fn changes_old_links(
-        &self,
-        path: &Path,
-        relocated: &RelocatedDirectory<T::File>,
-        kept: &BTreeSet<PathBuf>,
-    ) -> bool {
-        let is_kept = |path: &Path| is_at_above_or_below(path, kept);
-        let is_taken = !matches!(self.occupant_of(path), Occupant::None);
-        !relocated.is_hidden() && is_kept(relocated.at()) || is_taken && is_kept(path)
-    }
-
     /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
     /// files of it: the directory has changed since, or its name is to lose files. `unmade`: sorted by time.
     fn waits_for_links(
@@ -223,7 +180,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if seen.any(|(path, node)| node.kind == NodeKind::File && !self.moved.contains(path)) {
             return true;
         }
-        let Occupant::Retired(old) = self.occupant_of(path) else {
+        let Occupant::Retired(old) = self.relocated.find_occupant(path) else {
             return false;
         };
         !self.moved.has_names_of(path, &old)
@@ -245,11 +202,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
         };
         let above = path.parent().unwrap_or(Path::new(""));
-        if !is_seen(then) || self.is_relocated(above) {
+        if !is_seen(then) || self.relocated.is_relocated(above) {
             return false;
         }
         // Programs read the copies of evicted files by their paths.
-        let is_taken = !matches!(self.occupant_of(path), Occupant::None);
+        let is_taken = !matches!(self.relocated.find_occupant(path), Occupant::None);
         if self.has_copies(relocated.at()) || is_taken && self.has_copies(path) {
             return false;
         }
@@ -278,14 +235,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_doubtful = self.moved.get(path).is_some_and(|moved| moved.is_doubtful);
         self.moved.has_file_since(path, node.version.ctime)
             && !(is_doubtful && self.is_for_analysis(path))
-    }
-
-    fn occupant_of(&self, path: &Path) -> Occupant {
-        match self.relocated.find_at(path) {
-            None => Occupant::None,
-            Some((old, one)) if one.is_retired() => Occupant::Retired(old.clone()),
-            Some((other, _)) => Occupant::Relocated(other.clone()),
-        }
     }
 
     /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files
@@ -322,7 +271,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<bool, MoveError> {
         let is_read =
             self.has_copies(path) || is_at_above_or_below(path, &self.copies_of_evicted(now));
-        if is_read || self.is_at_relocated(path) {
+        if is_read || self.relocated.has_around(path) {
             return Ok(false);
         }
         self.retire_earlier(path, there, then)
@@ -419,8 +368,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let mut above = path.ancestors().skip(1);
         is_renamed(path)
-            && !self.is_relocated(path)
-            && !self.is_at_relocated(path)
+            && !self.relocated.is_relocated(path)
+            && !self.relocated.has_around(path)
             && !above.any(|above| gone.contains(above) && is_renamed(above))
             && self.moved.are_all_below_in(path, gone)
     }
@@ -487,7 +436,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("listing", &dir))?;
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (target, path) = (dir.join(name), path.join(name));
-                if self.has_relocated_at(self.to.strip(&target)) {
+                if self.relocated.has_at(self.to.strip(&target)) {
                     return Ok(false); // another one's, which leaves first
                 }
                 if !self.is_ours_still(&target, &path)? {
@@ -595,7 +544,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("listing", &dir))?
             {
                 let (path, target) = (path.join(&name), dir.join(&name));
-                if name == FILLING || self.has_relocated_at(self.to.strip(&target)) {
+                if name == FILLING || self.relocated.has_at(self.to.strip(&target)) {
                     continue;
                 }
                 let kind = self.moved.get(&path).map(|moved| moved.kind);
@@ -618,7 +567,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Vec::new();
         }
         let below = self.moved.leaves_below(path);
-        below.map(|(path, _)| self.at_below_target(path)).collect()
+        below
+            .map(|(path, _)| self.relocated.find_place(path))
+            .collect()
     }
 
     /// Marks what is below a directory that is about to get a path on the target, or has it.
@@ -640,7 +591,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn break_cycle(&mut self, ready: &[PathBuf], changed: &mut ChangedNames) -> bool {
         let occupants = ready
             .iter()
-            .filter_map(|path| match self.occupant_of(path) {
+            .filter_map(|path| match self.relocated.find_occupant(path) {
                 Occupant::Relocated(other) if ready.contains(&other) => Some(other),
                 _ => None,
             });

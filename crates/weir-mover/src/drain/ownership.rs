@@ -41,10 +41,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The nodes that a file of the tree may replace.
     pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
-        let relocated = self.relocated_above(path);
+        let relocated = self.relocated.find_above(path);
         match self.replaces_all || relocated.is_some_and(|(_, relocated)| relocated.is_hidden()) {
             true => Replaceable::Any,
-            false => self.known_nodes(&self.at_below_target(path)),
+            false => self.known_nodes(&self.relocated.find_place(path)),
         }
     }
 
@@ -78,7 +78,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) {
         if let Some(placed) = &self.placed {
             let nodes =
-                nodes.map(|(path, node)| (self.at_below_target(path.as_ref()), mark_of(node)));
+                nodes.map(|(path, node)| (self.relocated.find_place(path.as_ref()), mark_of(node)));
             let nodes: Vec<_> = nodes.collect();
             placed.note_attempts(nodes.iter().map(|(path, mark)| (&**path, *mark)));
         }
@@ -96,7 +96,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         if let Some(placed) = &self.placed {
             let mark = NodeMark::new(version.size, version.mtime);
-            placed.note_placed(&self.at_below_target(path), mark);
+            placed.note_placed(&self.relocated.find_place(path), mark);
         }
         self.queue_moved(path, version);
     }

@@ -142,7 +142,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let ino = Ino(version.ino);
         // A directory that is to get its name takes its files to other paths.
-        if !self.bases.contains_key(&ino.0) || self.is_relocated(path) {
+        if !self.bases.contains_key(&ino.0) || self.relocated.is_relocated(path) {
             return Ok(());
         }
         let table = self.from.tree.evictions().expect("it has an evicted file");

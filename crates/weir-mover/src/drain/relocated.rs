@@ -39,50 +39,9 @@ struct PathChange {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The relocated directory that a path is at or below, and its path.
-    pub(super) fn relocated_above<'d>(
-        &'d self,
-        path: &'d Path,
-    ) -> Option<(&'d Path, &'d RelocatedDirectory<T::File>)> {
-        if self.relocated.is_empty() {
-            return None;
-        }
-        let mut above = path.ancestors();
-        above.find_map(|above| Some((above, self.relocated.get(above)?)))
-    }
-
-    /// True if the target has a node under another name for now.
-    pub(super) fn is_relocated(&self, path: &Path) -> bool {
-        self.relocated_above(path).is_some()
-    }
-
-    /// The path of a node below the target.
-    pub(super) fn at_below_target(&self, path: &Path) -> PathBuf {
-        match self.relocated_above(path) {
-            Some((above, relocated)) => rebase(path, above, relocated.at()),
-            None => path.to_owned(),
-        }
-    }
-
     /// The path of a node on the target.
     pub(super) fn at_target(&self, path: &Path) -> PathBuf {
-        self.to.join(self.at_below_target(path))
-    }
-
-    /// True if a relocated directory has this path below the target.
-    pub(super) fn has_relocated_at(&self, path: &Path) -> bool {
-        self.relocated.find_at(path).is_some()
-    }
-
-    /// True if a relocated directory has this path below the target, or the hidden name beside it, which a copy needs.
-    pub(super) fn has_relocated_in_place_of(&self, path: &Path) -> bool {
-        !self.relocated.is_empty()
-            && (self.has_relocated_at(path) || self.has_relocated_at(&part_of(path)))
-    }
-
-    /// True if a relocated directory has this path below the target, or one above or below it.
-    pub(super) fn is_at_relocated(&self, path: &Path) -> bool {
-        self.relocated.has_around(path)
+        self.to.join(self.relocated.find_place(path))
     }
 
     /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
@@ -94,7 +53,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut taken = self.replaced_nodes(snapshot, &renamed);
         taken.extend(self.stranded_directories(snapshot));
         taken.extend(renamed.into_iter().map(|(from, to)| PathChange {
-            at: self.at_below_target(&from),
+            at: self.relocated.find_place(&from),
             from,
             to,
             earlier: Vec::new(),
@@ -118,7 +77,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             self.relocated.extend(relocated);
             let before = self.relocated.remove(to);
-            if self.at_below_target(to) != *at {
+            if self.relocated.find_place(to) != *at {
                 // A retired one may be in the tree again: a walk had missed it.
                 let inode = snapshot.get(to).map(|seen| seen.version.inode());
                 let lock = before.and_then(|before| before.lock);
@@ -145,7 +104,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let inode = moved.version.inode();
             let is_candidate = moved.kind == NodeKind::Directory
                 && moved.is_ours
-                && !self.merged.contains(&inode)
+                && !self.relocated.is_merged(inode)
                 && self.renames.has_renamed(inode.1, u64::MAX)
                 && snapshot
                     .get(from)
@@ -155,8 +114,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             let mut below = snapshot.at_and_below(to);
             if below.any(|(_, node)| evicted.contains(&node.version.ino))
-                || is_at_above_or_below(&self.at_below_target(from), &copies)
-                || is_at_above_or_below(&self.at_below_target(to), &copies)
+                || is_at_above_or_below(&self.relocated.find_place(from), &copies)
+                || is_at_above_or_below(&self.relocated.find_place(to), &copies)
                 || !self.moved.has_same_files(from, to, snapshot)
             {
                 continue;
@@ -175,14 +134,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         copies
             .filter_map(|file| table.path_below(&file.copy))
             .collect()
-    }
-
-    /// True if a directory is retired, and one that is to have its name is not whole yet.
-    pub(super) fn awaits_successor(&self, path: &Path) -> bool {
-        self.relocated_above(path).is_some_and(|(_, one)| {
-            let successor = self.relocated.get(one.at());
-            one.is_retired() && successor.is_some_and(|successor| !successor.is_retired())
-        })
     }
 
     /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
@@ -204,7 +155,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && moved.version.inode() != node.version.inode()
                     && self.renames.has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
-                && !is_at_above_or_below(&self.at_below_target(path), &copies);
+                && !is_at_above_or_below(&self.relocated.find_place(path), &copies);
             is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
         });
         replaced.collect()
@@ -213,7 +164,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The retirements of the relocated directories that the tree has no more while it has something else under their
     /// names, old or new: they never become whole, and keep others from these names.
     fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<PathChange> {
-        if self.unnamed_directories().next().is_none() {
+        if self.relocated.unnamed().next().is_none() {
             return Vec::new();
         }
         let directories = snapshot.of_kind(NodeKind::Directory);
@@ -233,7 +184,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
     fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
-        let at = self.at_below_target(path);
+        let at = self.relocated.find_place(path);
         let to = self.moved.unused_retired_path(path, ino);
         let earlier = match self.moved.get(path)?.is_ours {
             true => Vec::new(),
@@ -287,12 +238,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         node: &SeenNode,
     ) -> Result<bool, MoveError> {
-        let is_taken = self.has_relocated_at(path);
+        let is_taken = self.relocated.has_at(path);
         let is_renamed = self
             .renames
             .has_renamed(node.version.ino, round.snapshot.walk);
-        let is_merged = self.merged.contains(&node.version.inode());
-        if self.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
+        let is_merged = self.relocated.is_merged(node.version.inode());
+        if self.relocated.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
             return Ok(false);
         }
         let target = self.to.join(path);
@@ -309,7 +260,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let mut at = part_of(path);
-        if self.has_relocated_at(&at) {
+        if self.relocated.has_at(&at) {
             let mut name = OsString::from(format!("{:x}-", node.version.ino));
             name.push(path.file_name().unwrap_or_default());
             at = part_of(&path.with_file_name(name));
@@ -436,7 +387,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(inode) = self.relocated.get(path).and_then(|one| one.inode) else {
             return;
         };
-        self.merged.insert(inode);
+        self.relocated.note_merged(inode);
         let retired = self.moved.unused_retired_path(path, inode.1);
         let (moved, relocated) = self.take_nodes(path, &retired);
         for (path, node) in moved {

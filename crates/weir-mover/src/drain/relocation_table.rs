@@ -1,13 +1,14 @@
 //! The directories that the target has under other names than the tree: by their paths in the tree, and by those that they
 //! have on the target.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::ops::Index;
 use std::path::{Path, PathBuf};
 
-use super::snapshot::at_and_below;
-use crate::publish::{is_part, part_of};
+use super::snapshot::{at_and_below, TreeSnapshot};
+use crate::publish::{is_at_above_or_below, is_part, part_of};
+use crate::tree::NodeKind;
 
 /// A directory that the target has under another name.
 #[derive(Debug)]
@@ -52,12 +53,23 @@ impl<F> RelocatedDirectory<F> {
     }
 }
 
+/// The name of a directory that another one is to have.
+pub(super) enum Occupant {
+    None,
+    /// A retired directory of this path.
+    Retired(PathBuf),
+    /// One that is to get another name first.
+    Relocated(PathBuf),
+}
+
 /// The relocated directories, by their paths in the tree.
 #[derive(Debug)]
 pub(super) struct RelocatedDirectories<F> {
     by_path: BTreeMap<PathBuf, RelocatedDirectory<F>>,
     /// Their paths below the target, each with the one in the tree.
     places: BTreeSet<(PathBuf, PathBuf)>,
+    /// The inodes in the tree of directories whose names somebody else has taken on the target.
+    merged: HashSet<(u64, u64)>,
 }
 
 impl<F> RelocatedDirectories<F> {
@@ -65,6 +77,7 @@ impl<F> RelocatedDirectories<F> {
         RelocatedDirectories {
             by_path: BTreeMap::new(),
             places: BTreeSet::new(),
+            merged: HashSet::new(),
         }
     }
 
@@ -126,11 +139,103 @@ impl<F> RelocatedDirectories<F> {
         }
     }
 
+    /// Notes that the files of a directory are moved one by one.
+    pub fn note_merged(&mut self, inode: (u64, u64)) {
+        self.merged.insert(inode);
+    }
+
+    pub fn is_merged(&self, inode: (u64, u64)) -> bool {
+        self.merged.contains(&inode)
+    }
+
     /// Counts a round for each.
     pub fn count_round(&mut self) {
         for directory in self.by_path.values_mut() {
             directory.rounds += 1;
         }
+    }
+
+    /// The relocated directory that a path is at or below, and its path.
+    pub fn find_above<'d>(
+        &'d self,
+        path: &'d Path,
+    ) -> Option<(&'d Path, &'d RelocatedDirectory<F>)> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut above = path.ancestors();
+        above.find_map(|above| Some((above, self.get(above)?)))
+    }
+
+    /// True if the target has a node under another name for now.
+    pub fn is_relocated(&self, path: &Path) -> bool {
+        self.find_above(path).is_some()
+    }
+
+    /// The path of a node below the target.
+    pub fn find_place(&self, path: &Path) -> PathBuf {
+        match self.find_above(path) {
+            Some((above, relocated)) => rebase(path, above, relocated.at()),
+            None => path.to_owned(),
+        }
+    }
+
+    /// True if a relocated directory has this path below the target, or the hidden name beside it, which a copy needs.
+    pub fn has_in_place_of(&self, path: &Path) -> bool {
+        !self.is_empty() && (self.has_at(path) || self.has_at(&part_of(path)))
+    }
+
+    /// True if a directory is retired, and one that is to have its name is not whole yet.
+    pub fn awaits_successor(&self, path: &Path) -> bool {
+        self.find_above(path).is_some_and(|(_, one)| {
+            let successor = self.get(one.at());
+            one.is_retired() && successor.is_some_and(|successor| !successor.is_retired())
+        })
+    }
+
+    /// The relocated directories that are to have names.
+    pub fn unnamed(&self) -> impl Iterator<Item = &PathBuf> {
+        let unnamed = self.iter().filter(|(_, one)| !one.is_retired());
+        unnamed.map(|(path, _)| path)
+    }
+
+    /// True if a directory has not got its name yet that two walks saw so.
+    pub fn awaits_name(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+        let mut unnamed = self.iter().filter(|(_, one)| !one.is_retired());
+        unnamed.any(|(path, one)| {
+            let is_seen = |walk: &TreeSnapshot| {
+                let seen = walk
+                    .get(path)
+                    .filter(|seen| seen.kind == NodeKind::Directory);
+                seen.map(|seen| seen.version.inode()) == one.inode
+            };
+            is_seen(then) && is_seen(now)
+        })
+    }
+
+    /// True if a link of the target that is to be changed leads to the old or to the new holder of a name.
+    pub fn changes_old_links(
+        &self,
+        path: &Path,
+        relocated: &RelocatedDirectory<F>,
+        kept: &BTreeSet<PathBuf>,
+    ) -> bool {
+        let is_kept = |path: &Path| is_at_above_or_below(path, kept);
+        let is_taken = !matches!(self.find_occupant(path), Occupant::None);
+        !relocated.is_hidden() && is_kept(relocated.at()) || is_taken && is_kept(path)
+    }
+
+    pub fn find_occupant(&self, path: &Path) -> Occupant {
+        match self.find_at(path) {
+            None => Occupant::None,
+            Some((old, one)) if one.is_retired() => Occupant::Retired(old.clone()),
+            Some((other, _)) => Occupant::Relocated(other.clone()),
+        }
+    }
+
+    /// True if a directory has this path below the target.
+    pub fn has_at(&self, at: &Path) -> bool {
+        self.find_at(at).is_some()
     }
 
     /// The directory that has this path below the target, with the one in the tree.

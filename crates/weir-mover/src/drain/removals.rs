@@ -206,7 +206,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if removed.contains_key(path) || self.has_name(path, node) {
                 continue;
             }
-            let is_named = named.contains(&**path) && !self.is_relocated(path);
+            let is_named = named.contains(&**path) && !self.relocated.is_relocated(path);
             *turn = turn
                 .filter(|_| is_named)
                 .map(|turn| turn.max(node.version.ctime));
@@ -227,7 +227,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             NodeKind::Symlink => self.moved.has_link(path, node),
             _ => self.moved.has_version(path, node),
         };
-        is_there && !self.is_relocated(path)
+        is_there && !self.relocated.is_relocated(path)
     }
 
     /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers.
@@ -289,7 +289,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         has_directory
             && !is_kind(path, NodeKind::Symlink)
             && failures < MOST_ROUNDS
-            && !self.is_relocated(path)
+            && !self.relocated.is_relocated(path)
             && !self.has_copies(path)
     }
 

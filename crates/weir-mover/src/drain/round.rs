@@ -122,7 +122,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has a file or link of an earlier drain in the place of a directory. This one removes it then,
     /// as if it had made it: nothing is written to where an old link leads.
     fn knows_other_kind(&mut self, round: &mut RoundState, path: &Path) -> bool {
-        let at = self.at_below_target(path);
+        let at = self.relocated.find_place(path);
         let target = self.to.join(&at);
         let there = self.to.tree.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target));

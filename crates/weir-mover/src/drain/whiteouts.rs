@@ -65,7 +65,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             now.whiteouts.contains_key(*path)
                 && !self.moved.contains(path)
                 && !self.has_copies(path)
-                && !self.is_at_relocated(path)
+                && !self.relocated.has_around(path)
         })
     }
 
