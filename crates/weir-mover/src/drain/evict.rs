@@ -347,7 +347,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         if !is_hidden {
             let copy = self.to.find_node(&existing)?;
-            self.note_placing_copy(path, copy.as_ref());
+            self.ownership.note_placing_copy(path, copy.as_ref());
         }
         match make_hard_link(self.to.tree, &existing, &target, &|there| {
             replaces.allows(there)

@@ -206,7 +206,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut changes = TurnChanges::default();
         let now = Arc::clone(&round.snapshot);
         // Else the walk may have missed what was there before.
-        if self.order.is_in_force() && !is_first && !self.keeps_all && now.has_all_files() {
+        if self.order.is_in_force() && !is_first && !self.ownership.keeps_all && now.has_all_files()
+        {
             for name in self.names_to_remove(round, chosen) {
                 if changes.removed.insert(name.path.clone()) {
                     changes.changes.push((name.at, TurnChange::Remove(name)));
@@ -232,7 +233,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has files wait for the next round if names were removed before them, and this walk may have missed files from before the
     /// removal: nothing is removed in turn then.
     pub(super) fn await_removals(&mut self, now: &TreeSnapshot, order: &mut RoundOrder) {
-        if !self.order.is_in_force() || self.keeps_all || now.has_all_files() {
+        if !self.order.is_in_force() || self.ownership.keeps_all || now.has_all_files() {
             self.order.rounds_in_doubt = 0;
             return;
         }
@@ -287,8 +288,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
         let (mut unchanged, mut changing) = (Vec::new(), Vec::new());
         // Then the target may have versions of files that this drain does not know.
-        let placed = self.placed.as_ref();
-        let is_continued = placed.is_some_and(|placed| placed.is_continued());
+        let is_continued = self.ownership.is_continued();
         for (path, node) in now.of_kind(NodeKind::File) {
             let inode = node.version.inode();
             let since = self.order.awaited_from(inode);
@@ -304,10 +304,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if let Some(moved) = self.moved.get(path) {
                 let lost = losses.get(path).map(|loss| loss.first);
                 changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
-            } else if is_continued || self.taken.contains_key(path) {
+            } else if is_continued || self.ownership.has_taken(path) {
                 changing.push((born, ctime));
             }
-            let has_version = self.moved.contains(path) || self.taken.contains_key(path);
+            let has_version = self.moved.contains(path) || self.ownership.has_taken(path);
             if !has_version && !followed.contains(&**path) {
                 unchanged.push((born.max(mtime), ctime));
             }
@@ -432,10 +432,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut state = changes.state();
         let snapshot = Arc::clone(&round.snapshot);
         for (path, removed) in std::mem::take(&mut state.removed) {
-            self.note_unlinked(removed.as_ref());
+            self.ownership.note_unlinked(removed.as_ref());
             if removed.is_some() {
                 round.names += 1;
-                self.note_removed(std::iter::once(&path));
+                self.ownership.note_removed(std::iter::once(&path));
             }
             self.moved.remove(&path);
             self.removals.forget_failures(&path);

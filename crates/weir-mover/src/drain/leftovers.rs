@@ -17,11 +17,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, or has a
     /// directory instead of, so that it is removed as if this drain had moved it. What cannot be looked at stays.
     pub(super) fn adopt_leftovers(&mut self, now: &TreeSnapshot) {
-        let is_continued = self
-            .placed
-            .as_ref()
-            .is_some_and(|placed| placed.is_continued());
-        if !is_continued || self.keeps_all || !now.unread.is_empty() {
+        let is_continued = self.ownership.is_continued();
+        if !is_continued || self.ownership.keeps_all || !now.unread.is_empty() {
             return;
         }
         let root = PathBuf::new();
@@ -42,7 +39,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             for (path, there) in self.unknown_nodes(&dir, now) {
                 match kind_of(&there) {
                     NodeKind::Directory => open.push(path),
-                    _ if self.has_placed(&path, &there) => self.adopt(&path, &there, now),
+                    _ if self.ownership.has_placed(&path, &there) => self.adopt(&path, &there, now),
                     _ => {}
                 }
             }

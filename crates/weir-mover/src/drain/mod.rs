@@ -78,7 +78,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use weir_client::process::mounted::elevated::LowerFile;
 use weir_client::types::Stat;
 
 use crate::copy::LikenessBy;
@@ -103,6 +102,7 @@ use moved::{MovedNode, MovedNodes};
 use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
+use ownership::NodeOwnership;
 use parts::FileBase;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocation_table::RelocatedDirectories;
@@ -248,8 +248,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     removals: RemovalHistory,
     /// Directories, by the path below both, in which names were changed that are not on storage yet.
     unsynced: BTreeSet<PathBuf>,
-    /// Inodes of the target from which this drain has removed one of several names: their times changed.
-    unlinked: HashSet<u64>,
     /// The number of walks so far.
     walks: u64,
     /// The last walk of a round.
@@ -266,14 +264,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     hidden: BTreeSet<PathBuf>,
     /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
     held: BTreeSet<PathBuf>,
-    /// Of the target, what the job has removed or replaced, by the path below both directories.
-    taken: HashMap<PathBuf, LowerFile>,
-    /// The nodes of the target that drains have put there. `None`: they are not kept.
-    placed: Option<Arc<PlacedNodes>>,
-    /// Nodes that somebody else has put on the target are replaced, too.
-    replaces_all: bool,
-    /// Servers of the instance are lost, and what the target has may be theirs: nothing is removed from it.
-    keeps_all: bool,
+    /// The nodes of the target that may be replaced or removed.
+    ownership: NodeOwnership,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
     /// The extended attributes that the target did not take.
@@ -308,7 +300,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             renames: RenameHistory::default(),
             removals: RemovalHistory::default(),
             unsynced: BTreeSet::new(),
-            unlinked: HashSet::new(),
             walks: 0,
             seen: Arc::default(),
             evicted: HashMap::new(),
@@ -317,10 +308,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             gone_ahead: HashMap::new(),
             hidden: BTreeSet::new(),
             held: BTreeSet::new(),
-            taken: HashMap::new(),
-            placed: None,
-            replaces_all: true,
-            keeps_all: false,
+            ownership: NodeOwnership::new(),
             round_limit: u64::MAX,
             xattrs_not_kept: 0,
             events: None,
@@ -346,13 +334,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Keeps marks of what this drain puts on the target. `replaces_all`: what somebody else has put there is replaced all
     /// the same.
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
-        self.placed = Some(placed);
-        self.replaces_all = replaces_all;
+        self.ownership.keep_marks(placed, replaces_all);
     }
 
     /// Disables removals on the target: the tree lacks names, since servers are lost that had them.
     pub fn remove_nothing(&mut self) {
-        self.keeps_all = true;
+        self.ownership.keeps_all = true;
     }
 
     /// Has the files that a filter takes moved before all others.
@@ -588,7 +575,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.renames.forget_unseen(seen, snapshot.walk);
         match self.source_tree().whiteouts() {
             Ok(mut whiteouts) => {
-                self.note_taken(&whiteouts);
+                self.ownership.note_taken(&whiteouts);
                 whiteouts.retain(|_, whiteout| whiteout.is_removed());
                 snapshot.whiteouts = whiteouts;
             }
@@ -646,7 +633,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.to.strip(target);
-        self.drain.note_placing_copy(path, Some(source));
+        self.drain.ownership.note_placing_copy(path, Some(source));
     }
     fn note_there(&self, target: &Path) {
         let path = self.drain.to.strip(target).components().collect();

@@ -460,7 +460,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes nodes that this drain made.
     pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.keeps_all {
+        if self.ownership.keeps_all {
             return changed;
         }
         let mut removed_names = Vec::new();
@@ -493,7 +493,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         self.sync(&mut changed);
-        self.note_removed(removed_names.iter());
+        self.ownership.note_removed(removed_names.iter());
         changed
     }
 

@@ -21,7 +21,6 @@ use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
-use crate::replaceable::NodeMark;
 use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
 
 /// The rounds after which a directory does not wait any more for files that programs have removed meanwhile.
@@ -316,7 +315,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.relocated.extend(relocated);
             let hidden = RelocatedDirectory::new_retired(&retired);
             self.relocated.insert(retired.clone(), hidden);
-            self.note_removed(marked.iter());
+            self.ownership.note_removed(marked.iter());
             hidden_names.insert(path, retired);
         }
         for path in gone.iter_mut() {
@@ -351,7 +350,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // If it fails they are removed one by one.
             if self.hide_directory(&path).is_ok() {
                 changed.note(&path, &target, Ok(true));
-                self.note_removed(marked.iter());
+                self.ownership.note_removed(marked.iter());
             }
         }
     }
@@ -515,7 +514,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // The retired directory has the old name if it could not be hidden.
         let taken = retired.map(|old| self.marked_below(old));
         let taken: HashSet<PathBuf> = taken.into_iter().flatten().collect();
-        self.note_removed(marked.iter().filter(|path| !taken.contains(*path)));
+        self.ownership
+            .note_removed(marked.iter().filter(|path| !taken.contains(*path)));
         Ok(true)
     }
 
@@ -563,7 +563,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The paths by which the files and links below a directory are marked.
     fn marked_below(&self, path: &Path) -> Vec<PathBuf> {
-        if self.placed.is_none() {
+        if !self.ownership.keeps_marks() {
             return Vec::new();
         }
         let below = self.moved.leaves_below(path);
@@ -574,16 +574,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Marks what is below a directory that is about to get a path on the target, or has it.
     fn mark_nodes(&self, path: &Path, at: &Path, is_there: bool) {
-        let Some(placed) = &self.placed else {
-            return;
-        };
         let below = self.moved.leaves_below(path);
         let marks = below.map(|(below, node)| (rebase(below, path, at), node.mark()));
-        if is_there {
-            marks.for_each(|(path, mark)| placed.note_placed(&path, mark));
-        } else {
-            let marks: Vec<(PathBuf, NodeMark)> = marks.collect();
-            placed.note_attempts(marks.iter().map(|(path, mark)| (&**path, *mark)));
+        match is_there {
+            true => self.ownership.note_placed(marks),
+            false => self.ownership.note_attempts(marks),
         }
     }
 
@@ -610,7 +605,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes hidden directories that processes which were killed have left beside those of the tree. What
     /// cannot be looked at stays.
     pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
-        if self.keeps_all {
+        if self.ownership.keeps_all {
             return;
         }
         let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);

@@ -1,50 +1,161 @@
 //! The question if a node of the target may be replaced or removed: it is what this instance has put there, or
 //! what its job has taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use weir_client::process::mounted::elevated::LowerFile;
 use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
+use super::marks::PlacedNodes;
 use super::snapshot::{FileVersion, SeenNode};
 use super::Drain;
 use crate::replaceable::{NodeMark, Replaceable, TakenNode};
-use crate::tree::FileTree;
+use crate::tree::{kind_of, FileTree, NodeKind};
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+/// The nodes of the target that a drain may replace or remove, all by the path below the target.
+#[derive(Debug)]
+pub(super) struct NodeOwnership {
+    /// The nodes that drains have put there. `None`: they are not kept.
+    placed: Option<Arc<PlacedNodes>>,
+    /// Nodes that somebody else has put there are replaced, too.
+    pub replaces_all: bool,
+    /// Servers of the instance are lost, and what the target has may be theirs: nothing is removed from it.
+    pub keeps_all: bool,
+    /// The nodes that the job has removed or replaced.
+    taken: HashMap<PathBuf, LowerFile>,
+    /// Inodes from which this drain has removed one of several names: their times changed.
+    unlinked: HashSet<u64>,
+}
+
+impl NodeOwnership {
+    /// That of a drain which keeps no marks.
+    pub fn new() -> NodeOwnership {
+        NodeOwnership {
+            placed: None,
+            replaces_all: true,
+            keeps_all: false,
+            taken: HashMap::new(),
+            unlinked: HashSet::new(),
+        }
+    }
+
+    pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
+        self.placed = Some(placed);
+        self.replaces_all = replaces_all;
+    }
+
+    pub fn keeps_marks(&self) -> bool {
+        self.placed.is_some()
+    }
+
+    /// True if the target may have nodes of drains before this one, which it does not know.
+    pub fn is_continued(&self) -> bool {
+        let placed = self.placed.as_ref();
+        placed.is_some_and(|placed| placed.is_continued())
+    }
+
     /// Notes what the job has removed or replaced.
-    pub(super) fn note_taken(&mut self, whiteouts: &BTreeMap<PathBuf, Whiteout>) {
+    pub fn note_taken(&mut self, whiteouts: &BTreeMap<PathBuf, Whiteout>) {
         self.taken = whiteouts
             .iter()
             .filter_map(|(path, whiteout)| Some((path.clone(), whiteout.file()?)))
             .collect();
         // Other drains of the tree may have put something there.
+        self.refresh();
+    }
+
+    /// Reads the marks of other drains of the tree.
+    pub fn refresh(&self) {
         if let Some(placed) = &self.placed {
             placed.refresh();
         }
     }
 
-    pub(super) fn taken(&self, path: &Path) -> Option<TakenNode> {
+    /// True if the job has removed or replaced what the target had under a name.
+    pub fn has_taken(&self, path: &Path) -> bool {
+        self.taken.contains_key(path)
+    }
+
+    fn find_taken(&self, path: &Path) -> Option<TakenNode> {
         let file = *self.taken.get(path)?;
         Some(TakenNode::new(file, self.unlinked.contains(&file.ino)))
     }
 
     /// The nodes that a drain has put under a name, and the one that the job has taken.
-    fn known_nodes(&self, path: &Path) -> Replaceable {
+    pub fn known_nodes(&self, path: &Path) -> Replaceable {
         let placed = self.placed.as_ref().map(|placed| placed.of_name(path));
         Replaceable::Only {
             placed: placed.unwrap_or_default(),
-            taken: self.taken(path),
+            taken: self.find_taken(path),
         }
     }
 
+    /// True if a node is what the job has removed.
+    pub fn is_taken(&self, path: &Path, there: &Stat) -> bool {
+        let taken = self.find_taken(path);
+        taken.is_some_and(|taken| taken.fits(there))
+    }
+
+    /// True if a node is what the job has removed, or what a drain has put there.
+    pub fn is_taken_or_placed(&self, path: &Path, there: &Stat) -> bool {
+        self.known_nodes(path).allows(there)
+    }
+
+    /// True if a drain has put a node there, and has not just found it.
+    pub fn has_placed(&self, path: &Path, there: &Stat) -> bool {
+        self.placed.as_ref().is_some_and(|placed| {
+            placed.may_have_made(there) && placed.of_name(path).iter().any(|mark| mark.fits(there))
+        })
+    }
+
+    /// Notes nodes that are about to get these names.
+    pub fn note_attempts(&self, nodes: impl Iterator<Item = (PathBuf, NodeMark)>) {
+        if let Some(placed) = &self.placed {
+            let nodes: Vec<_> = nodes.collect();
+            placed.note_attempts(nodes.iter().map(|(path, mark)| (&**path, *mark)));
+        }
+    }
+
+    /// Notes that something with these attributes is about to get a name.
+    pub fn note_placing_copy(&self, path: &Path, copied: Option<&Stat>) {
+        if let (Some(placed), Some(copied)) = (&self.placed, copied) {
+            let mark = NodeMark::new(copied.size, copied.mtime);
+            placed.note_attempts(std::iter::once((path, mark)));
+        }
+    }
+
+    /// Notes that nodes have these names, by whatever way they got them.
+    pub fn note_placed(&self, nodes: impl Iterator<Item = (PathBuf, NodeMark)>) {
+        if let Some(placed) = &self.placed {
+            nodes.for_each(|(path, mark)| placed.note_placed(&path, mark));
+        }
+    }
+
+    /// Notes that names are gone from the target.
+    pub fn note_removed<'p>(&self, paths: impl Iterator<Item = &'p PathBuf>) {
+        if let Some(placed) = &self.placed {
+            placed.note_removed(paths.map(PathBuf::as_path));
+        }
+    }
+
+    /// Notes that a node of the target has one name less.
+    pub fn note_unlinked(&mut self, node: Option<&Stat>) {
+        let linked = node.filter(|node| node.nlink > 1 && kind_of(node) != NodeKind::Directory);
+        self.unlinked.extend(linked.map(|node| node.ino));
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The nodes that a file of the tree may replace.
     pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
         let relocated = self.relocated.find_above(path);
-        match self.replaces_all || relocated.is_some_and(|(_, relocated)| relocated.is_hidden()) {
+        let is_hidden = relocated.is_some_and(|(_, relocated)| relocated.is_hidden());
+        match self.ownership.replaces_all || is_hidden {
             true => Replaceable::Any,
-            false => self.known_nodes(&self.relocated.find_place(path)),
+            false => self.ownership.known_nodes(&self.relocated.find_place(path)),
         }
     }
 
@@ -52,23 +163,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn may_replace(&self, path: &Path, there: &Stat) -> bool {
         let is_allowed = || self.replaceable(path).allows(there);
         is_allowed() || {
-            if let Some(placed) = &self.placed {
-                placed.refresh();
-            }
+            self.ownership.refresh();
             is_allowed()
         }
-    }
-
-    /// True if a node is what the job has removed, or what a drain has put there.
-    pub(super) fn is_taken_or_placed(&self, path: &Path, there: &Stat) -> bool {
-        self.known_nodes(path).allows(there)
-    }
-
-    /// True if a drain has put a node there, and has not just found it.
-    pub(super) fn has_placed(&self, path: &Path, there: &Stat) -> bool {
-        self.placed.as_ref().is_some_and(|placed| {
-            placed.may_have_made(there) && placed.of_name(path).iter().any(|mark| mark.fits(there))
-        })
     }
 
     /// Notes nodes of the tree that are about to get their names on the target.
@@ -76,43 +173,50 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         &self,
         nodes: impl Iterator<Item = (&'p (impl AsRef<Path> + ?Sized + 'p), &'p SeenNode)>,
     ) {
-        if let Some(placed) = &self.placed {
-            let nodes =
-                nodes.map(|(path, node)| (self.relocated.find_place(path.as_ref()), mark_of(node)));
-            let nodes: Vec<_> = nodes.collect();
-            placed.note_attempts(nodes.iter().map(|(path, mark)| (&**path, *mark)));
-        }
-    }
-
-    /// The same of what has these attributes.
-    pub(super) fn note_placing_copy(&self, path: &Path, copied: Option<&Stat>) {
-        if let (Some(placed), Some(copied)) = (&self.placed, copied) {
-            let mark = NodeMark::new(copied.size, copied.mtime);
-            placed.note_attempts(std::iter::once((path, mark)));
-        }
+        let place_of = |path: &Path| self.relocated.find_place(path);
+        let nodes = nodes.map(|(path, node)| (place_of(path.as_ref()), node.mark()));
+        self.ownership.note_attempts(nodes);
     }
 
     /// Notes that a file has its name on the target, by whatever way it got there.
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
-        if let Some(placed) = &self.placed {
+        if self.ownership.keeps_marks() {
             let mark = NodeMark::new(version.size, version.mtime);
-            placed.note_placed(&self.relocated.find_place(path), mark);
+            let place = self.relocated.find_place(path);
+            self.ownership.note_placed(std::iter::once((place, mark)));
         }
         self.queue_moved(path, version);
     }
-
-    /// Notes that names are gone from the target.
-    pub(super) fn note_removed<'p>(&self, paths: impl Iterator<Item = &'p PathBuf>) {
-        if let Some(placed) = &self.placed {
-            placed.note_removed(paths.map(PathBuf::as_path));
-        }
-    }
 }
 
-pub(super) fn mark_of(node: &SeenNode) -> NodeMark {
-    let size = match node.content.as_os_str().len() {
-        0 => node.version.size,
-        text => text as u64,
-    };
-    NodeMark::new(size, node.version.mtime)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(size: u64) -> Stat {
+        Stat {
+            mode: 0o100_644,
+            size,
+            ..Stat::default()
+        }
+    }
+
+    #[test]
+    fn a_node_is_ours_by_its_mark_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ownership = NodeOwnership::new();
+        let (path, there) = (Path::new("a"), file(5));
+        let mark = || std::iter::once((path.to_owned(), NodeMark::new(5, there.mtime)));
+        // Without marks nothing is known.
+        ownership.note_placed(mark());
+        assert!(!ownership.is_taken_or_placed(path, &there));
+        let placed = PlacedNodes::open(&dir.path().join("marks")).unwrap();
+        ownership.keep_marks(Arc::new(placed), false);
+        ownership.note_attempts(mark());
+        assert!(ownership.is_taken_or_placed(path, &there));
+        assert!(!ownership.is_taken_or_placed(path, &file(6)));
+        assert!(!ownership.is_taken(path, &there));
+        ownership.note_removed(std::iter::once(&path.to_owned()));
+        assert!(!ownership.is_taken_or_placed(path, &there));
+    }
 }

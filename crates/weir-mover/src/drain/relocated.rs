@@ -327,7 +327,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         at: &Path,
         to: &Path,
     ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
-        if self.placed.is_none() {
+        if !self.ownership.keeps_marks() {
             return Ok(None);
         }
         let mut nodes = Vec::new();
@@ -359,7 +359,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         at: &Path,
         there: &Stat,
     ) -> Result<Option<MovedNode>, MoveError> {
-        if kind_of(there) == NodeKind::Directory || !self.has_placed(at, there) {
+        if kind_of(there) == NodeKind::Directory || !self.ownership.has_placed(at, there) {
             return Ok(None);
         }
         let mut node = MovedNode::from_earlier(walk, there);

@@ -309,7 +309,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = &self.to.join(path);
         let there = self.to.find_node(target)?;
         // Else a drain has put the next version there.
-        let is_taken = |there: &Stat| self.taken(path).is_some_and(|taken| taken.fits(there));
+        let is_taken = |there: &Stat| self.ownership.is_taken(path, there);
         if !there.as_ref().is_some_and(is_taken) {
             return Ok(None);
         }

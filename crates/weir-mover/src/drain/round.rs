@@ -94,7 +94,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
                 }
-                Err(_) if self.placed.is_some() && self.knows_other_kind(round, path) => {
+                Err(_) if self.ownership.keeps_marks() && self.knows_other_kind(round, path) => {
                     round.blocked.insert(path.clone());
                 }
                 made => {
@@ -321,10 +321,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// How it is known if the target has a file already. Programs may give a file the time of another version that is there,
     /// as cp -p and tar do: then it is older than the file.
     pub(super) fn likeness_of(&self, path: &Path, mtime: Time, born: Option<Time>) -> LikenessBy {
-        let placed = self.placed.as_ref();
         let had_version = self.moved.contains(path)
-            || self.taken.contains_key(path)
-            || placed.is_some_and(|placed| placed.is_continued());
+            || self.ownership.has_taken(path)
+            || self.ownership.is_continued();
         let was_written_then = born.is_some_and(|born| born <= mtime);
         match had_version && !was_written_then {
             true => LikenessBy::Bytes,

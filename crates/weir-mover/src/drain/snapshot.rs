@@ -16,6 +16,7 @@ use crate::content::ContentStamp;
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::publish::is_part;
+use crate::replaceable::NodeMark;
 use crate::tree::{kind_of, EvictionTable, FileTree, KeptAttributes, NodeKind};
 
 /// The most directories that a walk lists once more because their paths led to others meanwhile.
@@ -118,6 +119,17 @@ pub(crate) struct SeenNode {
     pub kept: KeptAttributes,
     /// The target of a symbolic link; else empty.
     pub content: PathBuf,
+}
+
+impl SeenNode {
+    /// The mark of the node on the target that is like it.
+    pub(super) fn mark(&self) -> NodeMark {
+        let size = match self.content.as_os_str().len() {
+            0 => self.version.size,
+            text => text as u64,
+        };
+        NodeMark::new(size, self.version.mtime)
+    }
 }
 
 /// The files, directories and symbolic links below a directory, by their paths below it.

@@ -112,7 +112,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.keeps_all {
+        if self.ownership.keeps_all {
             return changed;
         }
         // Directories after what is in them.
@@ -125,7 +125,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let whiteout = &now.whiteouts[&path];
             let done = self.remove_from_target(&path, whiteout, successor, &mut directories);
             let done = done.map(|removed| {
-                self.note_unlinked(removed.as_ref());
+                self.ownership.note_unlinked(removed.as_ref());
                 removed.is_some()
             });
             gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
@@ -134,7 +134,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         self.sync(&mut changed);
-        self.note_removed(gone.iter());
+        self.ownership.note_removed(gone.iter());
         for path in removed {
             let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
             if let Err(error) = forgotten {
@@ -143,12 +143,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         changed
-    }
-
-    /// Notes that a node of the target has one name less.
-    pub(super) fn note_unlinked(&mut self, node: Option<&Stat>) {
-        let linked = node.filter(|node| node.nlink > 1 && kind_of(node) != NodeKind::Directory);
-        self.unlinked.extend(linked.map(|node| node.ino));
     }
 
     /// Removes what a whiteout hides, unless its successor replaces it in one step; returns it. `None`: the target does
@@ -181,7 +175,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 remove_directory(self.to.tree, target)
             }
             NodeKind::Directory => return Ok(None),
-            _ if !self.is_taken_or_placed(path, &there) => return Ok(None),
+            _ if !self.ownership.is_taken_or_placed(path, &there) => return Ok(None),
             _ => self.to.tree.remove(target),
         };
         unless_gone(self.to.tree, target, removed).map_err(MoveError::io("removing", target))?;
