@@ -21,8 +21,7 @@ use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 use weir_client::types::Stat;
 
-use super::copies::hidden_name;
-use super::parts::FileBase;
+use super::copies::{hidden_name, FileBase};
 use super::round_state::RoundState;
 use super::snapshot::SeenNode;
 use super::{names_file, Drain, EvictedBytes};
@@ -107,7 +106,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 !node.has_links
                     && !self.relocated.is_relocated(path)
                     && !names_file(self.kept.as_ref(), path)
-                    && !self.evicted.contains_key(&node.version.ino)
+                    && !self.copies.is_evicted(node.version.ino)
                     && !self.moved.has_version(path, node)
             })
             .collect();
@@ -124,7 +123,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 rank,
                 bytes: bytes - result.evicted.bytes,
             };
-            let is_first = !self.bases.contains_key(&node.version.ino);
+            let is_first = !self.copies.has_base(node.version.ino);
             match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
                 Ok(freed) => {
                     result.evicted.files += u64::from(freed > 0 && is_first);
@@ -162,7 +161,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 break;
             }
             let settled = table.settle_extents(ino).map_err(reading())?;
-            let begun = self.gone_ahead.get(&ino.0).copied().unwrap_or(0);
+            let begun = self.copies.end_of_last_range(ino.0);
             let search = RangeSearch {
                 begun: begun.min(found.size),
                 size: found.size,
@@ -179,7 +178,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             // The next search begins behind the last range.
             let end = ranges.last().map_or(0, |last| last.end);
-            self.gone_ahead.insert(ino.0, end);
+            self.copies.note_gone_ahead(ino.0, end);
             if ranges.is_empty() {
                 break;
             }
@@ -212,8 +211,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<OpenBase<'d, S, T>, MoveError> {
         let source = self.from.join(path);
         let table = self.from.tree.evictions().expect("it has one");
-        let before = self.bases.get(&ino.0).cloned();
-        let known = before.clone().filter(|base| self.is_writable(base));
+        let before = self.copies.find_base(ino.0).cloned();
+        let known = before.clone().filter(|base| base.is_writable(&self.to));
         // A program may have begun to write over its evicted bytes since the round looked for such files.
         let used = table.copy_use(ino);
         let used = used.map_err(MoveError::io("looking for the copy of", &source))?;
@@ -227,7 +226,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let target = self.to.join(&at);
         let opening = || MoveError::io("creating", &target);
-        let kept = self.open_bases.get(&ino.0).filter(|_| known.is_some());
+        let kept = self
+            .copies
+            .find_open_base(ino.0)
+            .filter(|_| known.is_some());
         let output = match (&known, kept) {
             (_, Some(kept)) => Arc::clone(kept),
             (Some(_), None) => {
@@ -247,7 +249,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Err(MoveError::TargetChanged(target));
         }
         // It is locked as long as it is open: nobody takes it for a dead process's.
-        self.open_bases.insert(ino.0, Arc::clone(&output));
+        self.copies.keep_open(ino.0, Arc::clone(&output));
         let size = before.as_ref().map(|_| size);
         let copy = TargetCopy {
             path: table.absolute(&at),
@@ -268,7 +270,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let begun = self.begin_base(table, &open, size, &at, progress);
         if let Err(error) = begun {
-            self.open_bases.remove(&ino.0);
+            self.copies.close_base(ino.0);
             // It may be noted all the same.
             let known = table.copy_of(ino);
             if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
@@ -277,11 +279,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Err(error);
         }
         let inode = Some(inode);
-        self.hidden.insert(at.clone());
-        self.bases.insert(ino.0, FileBase { at, inode });
+        self.copies.add_base(ino.0, FileBase { at, inode });
         if let Some(before) = before {
-            self.hidden.remove(&before.at);
-            self.remove_base(&before.at)?;
+            self.copies.forget_hidden(&before.at);
+            self.copy_links().remove_base(&before.at)?;
         }
         Ok(open)
     }
@@ -298,7 +299,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(size) = size {
             self.copy_base(table, open, size, progress)?;
         }
-        self.note_base(open.file.ino, at).map(drop)
+        self.copy_links().note_base(open.file.ino, at).map(drop)
     }
 
     /// Copies what the base of a file has into another one.
@@ -323,7 +324,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The stripes of the base that a file has; if it has none yet, the usual ones.
     fn stripe_of_base(&self, ino: Ino) -> StripeSize {
-        let base = self.open_bases.get(&ino.0);
+        let base = self.copies.find_open_base(ino.0);
         base.map_or_else(StripeSize::default, |base| self.to.tree.stripe_of(base))
     }
 
@@ -347,15 +348,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if ranges of a file went ahead into a base that may be written to.
     pub(super) fn has_gone_ahead(&self, node: &SeenNode) -> bool {
-        let base = self.bases.get(&node.version.ino);
-        base.is_some_and(|base| self.is_writable(base))
-    }
-
-    /// True if a base is for ranges that go ahead, and no version of the file.
-    fn is_writable(&self, base: &FileBase) -> bool {
-        let found = self.to.find_node(&base.at);
-        // A drain that was killed may have given it the name, too.
-        base.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
+        let base = self.copies.find_base(node.version.ino);
+        base.is_some_and(|base| base.is_writable(&self.to))
     }
 
     /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name. EXDEV: it
@@ -373,7 +367,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let looking = MoveError::io("looking for", target);
         let there = self.to.tree.look_up(target).map_err(looking)?;
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
-        let base = &self.bases[&node.version.ino];
+        let base = self.copies.find_base(node.version.ino);
+        let base = base.expect("ranges of it went ahead");
         let part = KnownPart {
             path: &self.to.join(&base.at),
             inode: base.inode.unwrap_or_default(),

@@ -251,9 +251,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             && self.is_ordered(path)
             && !self.is_for_analysis(path)
             && !self.is_in_the_way(path)
-            && !self.held.contains(path)
-            && !self.bases.contains_key(&ino)
-            && !self.evicted.contains_key(&ino)
+            && !self.copies.is_held(path)
+            && !self.copies.has_base(ino)
+            && !self.copies.is_evicted(ino)
     }
 
     /// Notes that a program had written a file before its copy ended.

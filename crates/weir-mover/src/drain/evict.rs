@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_client::process::mounted::elevated::CopyIdentity;
-use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
+use weir_client::process::mounted::{CopyUse, Ino, WriteState};
 use weir_client::types::Stat;
 
-use super::copies::{content_of, copy_at, hidden_name, is_copy, DisplacedFile};
+use super::copies::{hidden_name, is_copy, DisplacedFile};
+use super::copy_links::CopyLinks;
 use super::round::options_of_round;
 use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
@@ -47,14 +48,23 @@ impl AddAssign for EvictedBytes {
     }
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
+    /// The links of the evicted files of a tree that has some.
+    pub(super) fn copy_links(&self) -> CopyLinks<'_, 't, T> {
+        let table = self.from.tree.evictions();
+        CopyLinks {
+            table: table.expect("it has an evicted file"),
+            to: &self.to,
+        }
+    }
+
     /// Evicts files that the last round found safe, until this many bytes are free, those first that were
     /// made at the server of this rank. Fails if the instance does.
     pub fn evict(&mut self, rank: u16, bytes: u64) -> Result<EvictedBytes, MoveError> {
         let mut evicted = EvictedBytes::default();
-        let Some(table) = self.from.tree.evictions() else {
+        if self.from.tree.evictions().is_none() {
             return Ok(evicted);
-        };
+        }
         let snapshot = Arc::clone(&self.seen);
         let mut chosen = self.evictable(&snapshot);
         chosen.sort_by_cached_key(|(path, node)| {
@@ -69,10 +79,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             let file = self.from.join(path);
             if self
-                .evict_file(table, path, node)
+                .evict_file(path, node)
                 .map_err(MoveError::io("evicting", &file))?
             {
-                self.evicted.insert(node.version.ino, path.clone());
+                self.copies.note_evicted(node.version.ino, path);
                 self.note_evicted(path, node.version.size);
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
@@ -88,7 +98,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             // The copy has one name. Another one of the file would show it under that.
             node.version.size > 0
                 && !node.has_links
-                && !self.evicted.contains_key(&node.version.ino)
+                && !self.copies.is_evicted(node.version.ino)
                 && self.is_safe(path, node)
                 && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
@@ -99,55 +109,29 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect()
     }
 
-    fn evict_file(
-        &self,
-        table: &dyn EvictionTable,
-        path: &Path,
-        node: &SeenNode,
-    ) -> std::io::Result<bool> {
+    fn evict_file(&self, path: &Path, node: &SeenNode) -> std::io::Result<bool> {
         let version = &node.version;
-        if self.bases.contains_key(&version.ino) {
+        if self.copies.has_base(version.ino) {
             let source = self.from.join(path);
             if !matches!(self.from.tree.write_state(&source), Ok(WriteState::Written)) {
                 return Ok(false);
             }
         }
-        self.evict_version(table, path, version)
-    }
-
-    /// Frees the storage of a version of a file, if the target has it under this name; false: it has not, or the
-    /// file cannot be evicted now.
-    pub(super) fn evict_version(
-        &self,
-        table: &dyn EvictionTable,
-        path: &Path,
-        version: &FileVersion,
-    ) -> std::io::Result<bool> {
-        let there = self.to.tree.look_up(&self.to.join(path))?;
-        let Some(there) = there.filter(|there| is_copy(version, there)) else {
-            return Ok(false);
-        };
-        let copy = copy_at(table, path, &there);
-        let ino = Ino(version.ino);
-        table.evict(&EvictedFile { ino, copy }, content_of(version))
+        self.copy_links().evict_version(path, version)
     }
 
     /// Gives the copies of evicted files the names that these files have now, and notes those that are to stay where they are.
     pub(super) fn relink_copies(&mut self, round: &mut RoundState, progress: &StageProgress) {
-        self.held.clear();
-        self.evicted.clear();
-        self.bases.clear();
-        self.hidden.clear();
+        self.copies.clear();
         let Some(table) = self.from.tree.evictions() else {
             return;
         };
         let snapshot = Arc::clone(&round.snapshot);
         let mut displaced = self.displaced(table, progress, round);
-        let bases = &self.bases;
-        self.gone_ahead.retain(|ino, _| bases.contains_key(ino));
-        self.open_bases.retain(|ino, _| bases.contains_key(ino));
-        self.held
-            .extend(displaced.iter().map(|file| file.at.clone()));
+        self.copies.forget_ranges();
+        for file in &displaced {
+            self.copies.hold(&file.at);
+        }
         // A copy that gets its name may make way for another one.
         loop {
             let before = displaced.len();
@@ -156,7 +140,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     return true;
                 };
                 match self.relink(progress, round, file, name) {
-                    Ok(()) => drop(self.held.remove(&file.at)),
+                    Ok(()) => self.copies.release(&file.at),
                     // The next round tries again.
                     Err(error) => round.fail(&file.at, &error),
                 }
@@ -198,7 +182,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let Some(at) = table.path_below(&file.copy) else {
                 continue;
             };
-            let used = self.forget_if_unused(table, file, &at);
+            let used = self.copy_links().forget_if_unused(file, &at);
             let used = used.unwrap_or_else(|error| {
                 round.fail(&at, &error);
                 CopyUse::Whole
@@ -217,7 +201,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 CopyUse::None => {}
                 CopyUse::Part => self.note_part(progress, round, &with_names),
                 CopyUse::Whole => {
-                    self.evicted.insert(file.ino.0, with_names.at.clone());
+                    self.copies.note_evicted(file.ino.0, &with_names.at);
                     if !with_names.names.contains(&with_names.at) {
                         displaced.push(with_names);
                     }
@@ -227,16 +211,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         displaced
     }
 
-    /// True if a file is evicted, and its copy is what the target has under this name.
-    pub(super) fn has_copy_at(&self, path: &Path, node: &SeenNode) -> bool {
-        let copy = self.evicted.get(&node.version.ino);
-        copy.is_some_and(|at| at == path)
-    }
-
     /// True unless the file is evicted, and somebody else has removed or changed its copy, which had its name: then its bytes
     /// are lost.
     pub(super) fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
-        let is_evicted = self.evicted.get(&stat.ino).is_some_and(|at| at == path);
+        let is_evicted = self.copies.is_copy_at(stat.ino, path);
         let version = FileVersion::from(stat);
         let there = || self.to.find_node(path);
         !is_evicted
@@ -258,7 +236,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .tree
             .set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))?;
-        self.note_copy(Ino(node.version.ino), path)?;
+        self.copy_links().note_copy(Ino(node.version.ino), path)?;
         self.moved
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
         self.note_placed(path, &node.version);
@@ -276,7 +254,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             !self.is_in_the_way(path)
                 && !round.is_blocked(path)
                 && !self.relocated.is_relocated(path)
-                && !is_at_above_or_below(path, &self.held)
+                && !is_at_above_or_below(path, self.copies.held())
                 && !self.awaits_removal(snapshot, path, NodeKind::File)
         };
         file.names.iter().find(is_free).map(PathBuf::as_path)
@@ -294,7 +272,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let node = round.snapshot.get(name).expect("its name was seen");
         self.keep_copy_attributes(name, node)?;
         // It was set aside there, perhaps.
-        self.remove_base(&file.at)
+        self.copy_links().remove_base(&file.at)
     }
 
     /// The directory above a path that the tree has, too: the file of a copy may have the name of a directory that goes.
@@ -319,10 +297,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let aside = hidden_name(dir, file.ino, false);
         let name = file.names[0].clone();
         self.place_copy(progress, round, file, &aside, &name)?;
-        let inode = self.note_base(file.ino, &aside)?;
+        let inode = self.copy_links().note_base(file.ino, &aside)?;
         file.identity = CopyIdentity::Inode(inode);
-        self.held.remove(&file.at);
-        self.held.insert(aside.clone());
+        self.copies.release(&file.at);
+        self.copies.hold(&aside);
         file.at = aside;
         Ok(())
     }
@@ -337,7 +315,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         name: &Path,
     ) -> Result<(), MoveError> {
-        self.check_copy(file)?;
+        file.check(&self.to)?;
         let existing = self.to.join(&file.at);
         let target = self.to.join(path);
         let is_hidden = path.file_name().is_some_and(is_part);
@@ -381,16 +359,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let dir = target.parent().unwrap_or(Path::new("/"));
         let synced = self.to.tree.sync_directory(dir);
         synced.map_err(MoveError::io("syncing", dir))
-    }
-
-    /// Notes that the copy of an evicted file is at this path below the target.
-    pub(super) fn note_copy(&self, ino: Ino, path: &Path) -> Result<(), MoveError> {
-        let table = self.from.tree.evictions().expect("it has an evicted file");
-        let target = self.to.join(path);
-        let there = self.to.find_node(&target)?;
-        let there = there.ok_or_else(|| MoveError::TargetChanged(target.clone()))?;
-        let copy = copy_at(table, path, &there);
-        let noted = table.put_copy(&EvictedFile { ino, copy });
-        noted.map_err(MoveError::io("noting", &target))
     }
 }

@@ -30,7 +30,7 @@
 //! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
-//! | `evict`, `copies`, `parts`, `ahead` | files of an elevated tree whose storage is freed, as a whole or by ranges |
+//! | `evict`, `copies`, `copy_links`, `parts`, `ahead` | files of an elevated tree whose storage is freed, as a whole or by ranges |
 //! | `prefetched` | files of an elevated tree that the target has as they are |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
@@ -39,6 +39,7 @@
 mod ahead;
 mod analysis;
 mod copies;
+mod copy_links;
 mod early;
 mod events;
 mod evict;
@@ -91,6 +92,7 @@ use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
+use copies::EvictedCopies;
 use early::EarlyCopies;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
@@ -103,7 +105,6 @@ use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
 use ownership::NodeOwnership;
-use parts::FileBase;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use relocation_table::RelocatedDirectories;
 use removals::RemovalHistory;
@@ -252,18 +253,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     walks: u64,
     /// The last walk of a round.
     seen: Arc<TreeSnapshot>,
-    /// The inodes of evicted files, and the paths of their copies below the target.
-    evicted: HashMap<u64, PathBuf>,
-    /// The inodes of files of which a part is on the target alone, and where.
-    bases: HashMap<u64, FileBase>,
-    /// Bases that ranges of files go ahead into, by the inodes of the files.
-    open_bases: HashMap<u64, Arc<T::File>>,
-    /// By the inode of a file, the end of the last range that went ahead.
-    gone_ahead: HashMap<u64, u64>,
-    /// The hidden names of these, by the path below both directories.
-    hidden: BTreeSet<PathBuf>,
-    /// Copies of evicted files that nothing replaces or removes, by the path below both directories.
-    held: BTreeSet<PathBuf>,
+    /// The copies of evicted files, and the bases of those of which a part is evicted.
+    copies: EvictedCopies<T::File>,
     /// The nodes of the target that may be replaced or removed.
     ownership: NodeOwnership,
     /// The bytes of files after which a round copies no more.
@@ -302,12 +293,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             unsynced: BTreeSet::new(),
             walks: 0,
             seen: Arc::default(),
-            evicted: HashMap::new(),
-            bases: HashMap::new(),
-            open_bases: HashMap::new(),
-            gone_ahead: HashMap::new(),
-            hidden: BTreeSet::new(),
-            held: BTreeSet::new(),
+            copies: EvictedCopies::new(),
             ownership: NodeOwnership::new(),
             round_limit: u64::MAX,
             xattrs_not_kept: 0,
@@ -466,7 +452,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let is_waiting = |file: &PendingFile| file.state == PendingState::Waiting;
             is_wanted = is_ordered && round.pending.iter().any(is_waiting);
             // Copies of evicted files that have no names of these yet: programs may have renamed a directory just now.
-            is_wanted |= !self.held.is_empty();
+            is_wanted |= !self.copies.held().is_empty();
         }
         self.read_prefetched();
         let snapshot = self.walk();
@@ -514,7 +500,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 summary.fail(&self.from.join(&path), &self.to.join(&path), &error);
             }
         }
-        for held in &self.held {
+        for held in self.copies.held() {
             let target = self.to.join(held);
             let error = MoveError::Elsewhere(
                 "an evicted file has no name where its copy can be yet".to_owned(),
@@ -611,7 +597,7 @@ impl<S: FileTree, T: FileTree> KnownSources<'_, '_, S, T> {
 impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
         let path = self.below_source(source);
-        !self.drain.held.contains(path)
+        !self.drain.copies.is_held(path)
             && StageCaller::takes(&self.drain.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {

@@ -154,7 +154,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &'a TreeSnapshot,
     ) -> impl Iterator<Item = &'a PathBuf> {
         let gone = self.moved.unseen_below(path, then, now);
-        gone.filter(|path| !self.has_copies(&self.relocated.find_place(path)))
+        gone.filter(|path| !self.copies.has_around(&self.relocated.find_place(path)))
             .filter(|path| !self.relocated.awaits_successor(path))
     }
 
@@ -356,7 +356,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && !is_made(path, node)
                     && !self.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
-                    && !self.held.contains(*path)
+                    && !self.copies.is_held(path)
             })
             .collect();
         // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.

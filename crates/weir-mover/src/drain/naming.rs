@@ -206,7 +206,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         // Programs read the copies of evicted files by their paths.
         let is_taken = !matches!(self.relocated.find_occupant(path), Occupant::None);
-        if self.has_copies(relocated.at()) || is_taken && self.has_copies(path) {
+        if self.copies.has_around(relocated.at()) || is_taken && self.copies.has_around(path) {
             return false;
         }
         if !is_seen(now) && (then.has_missed || !then.is_calm) {
@@ -223,7 +223,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Some(seen) => {
                     self.has_version_since(path, node)
                         || round.open.contains(&seen.version.inode())
-                        || self.evicted.contains_key(&node.version.ino)
+                        || self.copies.is_evicted(node.version.ino)
                 }
             },
         })
@@ -268,8 +268,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
-        let is_read =
-            self.has_copies(path) || is_at_above_or_below(path, &self.copies_of_evicted(now));
+        let is_read = self.copies.has_around(path)
+            || is_at_above_or_below(path, &self.copies_of_evicted(now));
         if is_read || self.relocated.has_around(path) {
             return Ok(false);
         }

@@ -290,7 +290,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             && !is_kind(path, NodeKind::Symlink)
             && failures < MOST_ROUNDS
             && !self.relocated.is_relocated(path)
-            && !self.has_copies(path)
+            && !self.copies.has_around(path)
     }
 
     /// Removes a name from the target, if it is still that of what programs have removed; returns the node.

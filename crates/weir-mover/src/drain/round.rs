@@ -172,7 +172,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if self.moved.has_version(path, node) {
                 continue;
             }
-            if self.has_copy_at(path, node) {
+            if self.copies.is_copy_at(node.version.ino, path) {
                 if let Err(error) = self.keep_copy_attributes(path, node) {
                     round.fail(path, &error);
                 }
@@ -257,7 +257,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has something in the place of a file that changes of names are to remove before.
     pub(super) fn waits_for_names(&self, round: &RoundState, path: &Path) -> bool {
         self.is_in_the_way(path)
-            || self.held.contains(path)
+            || self.copies.is_held(path)
             || round.is_blocked(path)
             || self.awaits_removal(&round.snapshot, path, NodeKind::File)
     }
@@ -373,7 +373,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 CopyWay::Early
             } else if self.has_gone_ahead(node) {
                 CopyWay::Ahead
-            } else if self.bases.contains_key(&node.version.ino) {
+            } else if self.copies.has_base(node.version.ino) {
                 CopyWay::Rewritten
             } else if is_cut && is_large(node) {
                 CopyWay::Large

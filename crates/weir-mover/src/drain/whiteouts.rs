@@ -64,7 +64,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         paths.filter(|path| {
             now.whiteouts.contains_key(*path)
                 && !self.moved.contains(path)
-                && !self.has_copies(path)
+                && !self.copies.has_around(path)
                 && !self.relocated.has_around(path)
         })
     }
