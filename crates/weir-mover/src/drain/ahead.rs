@@ -104,10 +104,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
             .filter(|(path, node)| {
                 !node.has_links
-                    && !self.relocated.is_relocated(path)
+                    && !self.target.relocated.is_relocated(path)
                     && !names_file(self.kept.as_ref(), path)
-                    && !self.copies.is_evicted(node.version.ino)
-                    && !self.moved.has_version(path, node)
+                    && !self.target.copies.is_evicted(node.version.ino)
+                    && !self.target.moved.has_version(path, node)
             })
             .collect();
         chosen.sort_by_key(|(path, node)| (std::cmp::Reverse(node.version.size), *path));
@@ -123,7 +123,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 rank,
                 bytes: bytes - result.evicted.bytes,
             };
-            let is_first = !self.copies.has_base(node.version.ino);
+            let is_first = !self.target.copies.has_base(node.version.ino);
             match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
                 Ok(freed) => {
                     result.evicted.files += u64::from(freed > 0 && is_first);
@@ -161,7 +161,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 break;
             }
             let settled = table.settle_extents(ino).map_err(reading())?;
-            let begun = self.copies.end_of_last_range(ino.0);
+            let begun = self.target.copies.end_of_last_range(ino.0);
             let search = RangeSearch {
                 begun: begun.min(found.size),
                 size: found.size,
@@ -178,7 +178,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             // The next search begins behind the last range.
             let end = ranges.last().map_or(0, |last| last.end);
-            self.copies.note_gone_ahead(ino.0, end);
+            self.target.copies.note_gone_ahead(ino.0, end);
             if ranges.is_empty() {
                 break;
             }
@@ -211,7 +211,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<OpenBase<'d, S, T>, MoveError> {
         let source = self.from.join(path);
         let table = self.from.tree.evictions().expect("it has one");
-        let before = self.copies.find_base(ino.0).cloned();
+        let before = self.target.copies.find_base(ino.0).cloned();
         let known = before.clone().filter(|base| base.is_writable(&self.to));
         // A program may have begun to write over its evicted bytes since the round looked for such files.
         let used = table.copy_use(ino);
@@ -227,6 +227,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let target = self.to.join(&at);
         let opening = || MoveError::io("creating", &target);
         let kept = self
+            .target
             .copies
             .find_open_base(ino.0)
             .filter(|_| known.is_some());
@@ -249,7 +250,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Err(MoveError::TargetChanged(target));
         }
         // It is locked as long as it is open: nobody takes it for a dead process's.
-        self.copies.keep_open(ino.0, Arc::clone(&output));
+        self.target.copies.keep_open(ino.0, Arc::clone(&output));
         let size = before.as_ref().map(|_| size);
         let copy = TargetCopy {
             path: table.absolute(&at),
@@ -270,7 +271,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let begun = self.begin_base(table, &open, size, &at, progress);
         if let Err(error) = begun {
-            self.copies.close_base(ino.0);
+            self.target.copies.close_base(ino.0);
             // It may be noted all the same.
             let known = table.copy_of(ino);
             if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
@@ -279,9 +280,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Err(error);
         }
         let inode = Some(inode);
-        self.copies.add_base(ino.0, FileBase { at, inode });
+        self.target.copies.add_base(ino.0, FileBase { at, inode });
         if let Some(before) = before {
-            self.copies.forget_hidden(&before.at);
+            self.target.copies.forget_hidden(&before.at);
             self.copy_links().remove_base(&before.at)?;
         }
         Ok(open)
@@ -324,7 +325,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The stripes of the base that a file has; if it has none yet, the usual ones.
     fn stripe_of_base(&self, ino: Ino) -> StripeSize {
-        let base = self.copies.find_open_base(ino.0);
+        let base = self.target.copies.find_open_base(ino.0);
         base.map_or_else(StripeSize::default, |base| self.to.tree.stripe_of(base))
     }
 
@@ -348,7 +349,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if ranges of a file went ahead into a base that may be written to.
     pub(super) fn has_gone_ahead(&self, node: &SeenNode) -> bool {
-        let base = self.copies.find_base(node.version.ino);
+        let base = self.target.copies.find_base(node.version.ino);
         base.is_some_and(|base| base.is_writable(&self.to))
     }
 
@@ -367,7 +368,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let looking = MoveError::io("looking for", target);
         let there = self.to.tree.look_up(target).map_err(looking)?;
         check_replaceable(target, there.as_ref(), |there| file.replaces.allows(there))?;
-        let base = self.copies.find_base(node.version.ino);
+        let base = self.target.copies.find_base(node.version.ino);
         let base = base.expect("ranges of it went ahead");
         let part = KnownPart {
             path: &self.to.join(&base.at),

@@ -206,7 +206,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for path in wanted {
             let found = self.from.find_node(&path).ok().flatten();
             let version = found.as_ref().map(FileVersion::from);
-            let moved = self.moved.get(&path);
+            let moved = self.target.moved.get(&path);
             if moved.is_some_and(|moved| version == Some(moved.version)) {
                 continue;
             }
@@ -224,7 +224,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 source: self.from.join(path),
                 target: self.at_target(path),
             },
-            replaces: self.replaceable(path),
+            replaces: self.target.replaceable(path),
             content: None,
             likeness: LikenessBy::Bytes,
             is_ours: false,
@@ -250,10 +250,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         size <= IO_BYTES
             && self.is_ordered(path)
             && !self.is_for_analysis(path)
-            && !self.is_in_the_way(path)
-            && !self.copies.is_held(path)
-            && !self.copies.has_base(ino)
-            && !self.copies.is_evicted(ino)
+            && !self.target.is_in_the_way(path)
+            && !self.target.copies.is_held(path)
+            && !self.target.copies.has_base(ino)
+            && !self.target.copies.is_evicted(ino)
     }
 
     /// Notes that a program had written a file before its copy ended.
@@ -274,7 +274,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         // Else the copy is in another directory.
         let is_known = |dir: &Path| {
             let inode = |version: FileVersion| version.inode();
-            let moved = self.moved.get(dir).map(|moved| inode(moved.version));
+            let moved = self.target.moved.get(dir).map(|moved| inode(moved.version));
             moved == snapshot.get(dir).map(|seen| inode(seen.version))
         };
         let (early, root) = (&mut self.early, Path::new(""));
@@ -326,7 +326,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         });
         let files = snapshot.of_kind(NodeKind::File);
         let written = files.filter(|(path, node)| {
-            node.version.ctime > since && !self.moved.has_version(path, node)
+            node.version.ctime > since && !self.target.moved.has_version(path, node)
         });
         let written = written.map(|(path, node)| MissedFile {
             path: path.clone(),

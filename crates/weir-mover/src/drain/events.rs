@@ -82,10 +82,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return;
         };
         for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if self.relocated.is_relocated(path) {
+            if self.target.relocated.is_relocated(path) {
                 continue;
             }
-            let moved = self.moved.get_mut(path);
+            let moved = self.target.moved.get_mut(path);
             let is_version = |moved: &&mut super::MovedNode| {
                 moved.kind == NodeKind::File && moved.is_version(node.version)
             };
@@ -127,6 +127,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             let is_told = self
+                .target
                 .moved
                 .get(path)
                 .is_some_and(|moved| moved.is_told && moved.is_version(node.version));

@@ -71,7 +71,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let used = node.kept.atime.max(node.version.mtime);
             let is_last = self.awaits_analysis(path, node);
             let is_elsewhere = Ino(node.version.ino).rank().0 != rank;
-            (is_last, is_elsewhere, !self.moved.has_found(path), used)
+            (
+                is_last,
+                is_elsewhere,
+                !self.target.moved.has_found(path),
+                used,
+            )
         });
         for (path, node) in chosen {
             if evicted.bytes >= bytes {
@@ -82,7 +87,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 .evict_file(path, node)
                 .map_err(MoveError::io("evicting", &file))?
             {
-                self.copies.note_evicted(node.version.ino, path);
+                self.target.copies.note_evicted(node.version.ino, path);
                 self.note_evicted(path, node.version.size);
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
@@ -98,8 +103,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             // The copy has one name. Another one of the file would show it under that.
             node.version.size > 0
                 && !node.has_links
-                && !self.copies.is_evicted(node.version.ino)
-                && self.is_safe(path, node)
+                && !self.target.copies.is_evicted(node.version.ino)
+                && self.target.is_safe(path, node)
                 && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
         };
         let is_kept = |path: &Path| names_file(self.kept.as_ref(), path);
@@ -111,7 +116,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn evict_file(&self, path: &Path, node: &SeenNode) -> std::io::Result<bool> {
         let version = &node.version;
-        if self.copies.has_base(version.ino) {
+        if self.target.copies.has_base(version.ino) {
             let source = self.from.join(path);
             if !matches!(self.from.tree.write_state(&source), Ok(WriteState::Written)) {
                 return Ok(false);
@@ -122,15 +127,15 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// Gives the copies of evicted files the names that these files have now, and notes those that are to stay where they are.
     pub(super) fn relink_copies(&mut self, round: &mut RoundState, progress: &StageProgress) {
-        self.copies.clear();
+        self.target.copies.clear();
         let Some(table) = self.from.tree.evictions() else {
             return;
         };
         let snapshot = Arc::clone(&round.snapshot);
         let mut displaced = self.displaced(table, progress, round);
-        self.copies.forget_ranges();
+        self.target.copies.forget_ranges();
         for file in &displaced {
-            self.copies.hold(&file.at);
+            self.target.copies.hold(&file.at);
         }
         // A copy that gets its name may make way for another one.
         loop {
@@ -140,7 +145,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                     return true;
                 };
                 match self.relink(progress, round, file, name) {
-                    Ok(()) => self.copies.release(&file.at),
+                    Ok(()) => self.target.copies.release(&file.at),
                     // The next round tries again.
                     Err(error) => round.fail(&file.at, &error),
                 }
@@ -192,7 +197,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 ino: file.ino,
                 // One that has made way already does so once.
                 is_aside: at.file_name().is_some_and(is_part)
-                    && at.parent() == Some(self.lasting_directory(&at, &snapshot)),
+                    && at.parent() == Some(self.target.lasting_directory(&at, &snapshot)),
                 at,
                 identity: file.copy.identity,
                 names,
@@ -201,7 +206,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 CopyUse::None => {}
                 CopyUse::Part => self.note_part(progress, round, &with_names),
                 CopyUse::Whole => {
-                    self.copies.note_evicted(file.ino.0, &with_names.at);
+                    self.target.copies.note_evicted(file.ino.0, &with_names.at);
                     if !with_names.names.contains(&with_names.at) {
                         displaced.push(with_names);
                     }
@@ -214,7 +219,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// True unless the file is evicted, and somebody else has removed or changed its copy, which had its name: then its bytes
     /// are lost.
     pub(super) fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
-        let is_evicted = self.copies.is_copy_at(stat.ino, path);
+        let is_evicted = self.target.copies.is_copy_at(stat.ino, path);
         let version = FileVersion::from(stat);
         let there = || self.to.find_node(path);
         !is_evicted
@@ -229,7 +234,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         node: &SeenNode,
     ) -> Result<(), MoveError> {
         let target = self.to.join(path);
-        self.note_placing(std::iter::once((path, node)));
+        self.target.note_placing(std::iter::once((path, node)));
         match_xattrs(self.from.tree, self.to.tree, &self.from.join(path), &target)?;
         let set = self
             .to
@@ -237,7 +242,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .set_attributes(&target, NodeKind::File, &node.kept);
         set.map_err(MoveError::io("changing", &target))?;
         self.copy_links().note_copy(Ino(node.version.ino), path)?;
-        self.moved
+        self.target
+            .moved
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
         self.note_placed(path, &node.version);
         Ok(())
@@ -251,10 +257,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         snapshot: &TreeSnapshot,
     ) -> Option<&'f Path> {
         let is_free = |path: &&PathBuf| {
-            !self.is_in_the_way(path)
+            !self.target.is_in_the_way(path)
                 && !round.is_blocked(path)
-                && !self.relocated.is_relocated(path)
-                && !is_at_above_or_below(path, self.copies.held())
+                && !self.target.relocated.is_relocated(path)
+                && !is_at_above_or_below(path, self.target.copies.held())
                 && !self.awaits_removal(snapshot, path, NodeKind::File)
         };
         file.names.iter().find(is_free).map(PathBuf::as_path)
@@ -275,17 +281,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.copy_links().remove_base(&file.at)
     }
 
-    /// The directory above a path that the tree has, too: the file of a copy may have the name of a directory that goes.
-    fn lasting_directory<'p>(&self, path: &'p Path, snapshot: &TreeSnapshot) -> &'p Path {
-        let is_directory = |dir: &&Path| {
-            let seen = snapshot.get(dir);
-            seen.is_some_and(|seen| seen.kind == NodeKind::Directory)
-                && !self.relocated.is_relocated(dir)
-        };
-        let above = path.ancestors().skip(1).find(is_directory);
-        above.unwrap_or(Path::new(""))
-    }
-
     /// Gives the copy of a file a hidden name, so that another one, or nothing, can have its name.
     fn set_aside(
         &mut self,
@@ -293,14 +288,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         round: &RoundState,
         file: &mut DisplacedFile,
     ) -> Result<(), MoveError> {
-        let dir = self.lasting_directory(&file.at, &round.snapshot);
+        let dir = self.target.lasting_directory(&file.at, &round.snapshot);
         let aside = hidden_name(dir, file.ino, false);
         let name = file.names[0].clone();
         self.place_copy(progress, round, file, &aside, &name)?;
         let inode = self.copy_links().note_base(file.ino, &aside)?;
         file.identity = CopyIdentity::Inode(inode);
-        self.copies.release(&file.at);
-        self.copies.hold(&aside);
+        self.target.copies.release(&file.at);
+        self.target.copies.hold(&aside);
         file.at = aside;
         Ok(())
     }
@@ -321,11 +316,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let is_hidden = path.file_name().is_some_and(is_part);
         let replaces = match is_hidden {
             true => Replaceable::Any,
-            false => self.replaceable(path),
+            false => self.target.replaceable(path),
         };
         if !is_hidden {
             let copy = self.to.find_node(&existing)?;
-            self.ownership.note_placing_copy(path, copy.as_ref());
+            self.target.ownership.note_placing_copy(path, copy.as_ref());
         }
         match make_hard_link(self.to.tree, &existing, &target, &|there| {
             replaces.allows(there)

@@ -82,7 +82,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if chosen.is_empty() {
             return chosen;
         }
-        let mut known = self.moved.find_renamed(snapshot, &chosen);
+        let mut known = self.target.moved.find_renamed(snapshot, &chosen);
         let mut followed = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
@@ -146,7 +146,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             is_doubtful: !is_whole,
             ..MovedNode::from_seen(node, true)
         };
-        self.moved.insert(path.to_owned(), moved);
+        self.target.moved.insert(path.to_owned(), moved);
         if is_whole {
             self.note_placed(path, &node.version);
             round.closed.remove(path, &node.version);
@@ -180,15 +180,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (existing, target) = (self.at_target(from), self.at_target(path));
         let there = self.to.find_node(&existing)?;
         // Another file may have got the old name since.
-        let moved = self.moved.get(from);
+        let moved = self.target.moved.get(from);
         let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
         let is_as_made =
             |there| moved.is_some_and(|moved| self.is_as_made(&existing, moved, there));
         if !there.as_ref().is_some_and(is_as_made) {
             return Ok(LinkOutcome::NoFile);
         }
-        let replaces = self.replaceable(path);
-        self.note_placing(std::iter::once((path, node)));
+        let replaces = self.target.replaceable(path);
+        self.target.note_placing(std::iter::once((path, node)));
         make_hard_link(self.to.tree, &existing, &target, &|there| {
             replaces.allows(there)
         })

@@ -117,8 +117,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
+    /// Notes that a file has its name on the target, by whatever way it got there.
+    pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
+        self.target.note_placed(path, version);
+        self.queue_moved(path, version);
+    }
+
     /// Queues a file that the target has got, if it was not analysed before, since a write waited for room.
-    pub(super) fn queue_moved(&self, path: &Path, version: &FileVersion) {
+    fn queue_moved(&self, path: &Path, version: &FileVersion) {
         if let Some(table) = &self.analyses {
             table.queue(path, version.into(), true);
         }

@@ -22,7 +22,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if a file gets its name in order.
     pub(super) fn is_ordered(&self, path: &Path) -> bool {
-        self.order.rule == NameOrder::Changes && !self.relocated.is_relocated(path)
+        self.order.rule == NameOrder::Changes && !self.target.relocated.is_relocated(path)
     }
 
     /// True if files behind this one wait for it.
@@ -55,7 +55,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         files.iter().any(|(path, changed)| {
             let seen = now.get(path);
             let is_there = seen.is_some_and(|seen| seen.kind == NodeKind::File);
-            is_there && !self.moved.has_file_since(path, *changed)
+            is_there && !self.target.moved.has_file_since(path, *changed)
         })
     }
 
@@ -66,8 +66,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         mut order: RoundOrder,
         mut movable: Vec<(&'s PathBuf, &'s SeenNode)>,
     ) -> Vec<(&'s PathBuf, &'s SeenNode)> {
-        let unnamed = self.relocated.unnamed();
-        let unnamed = unnamed.filter(|path| self.relocated[*path].rounds <= LONGEST_WAIT);
+        let unnamed = self.target.relocated.unnamed();
+        let unnamed = unnamed.filter(|path| self.target.relocated[*path].rounds <= LONGEST_WAIT);
         for path in unnamed.chain(&round.unmade) {
             if let Some(directory) = round.snapshot.get(path) {
                 order.note_directory(&self.order, self.ordered_node(path, directory));

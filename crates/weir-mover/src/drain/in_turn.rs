@@ -206,7 +206,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut changes = TurnChanges::default();
         let now = Arc::clone(&round.snapshot);
         // Else the walk may have missed what was there before.
-        if self.order.is_in_force() && !is_first && !self.ownership.keeps_all && now.has_all_files()
+        if self.order.is_in_force()
+            && !is_first
+            && !self.target.ownership.keeps_all
+            && now.has_all_files()
         {
             for name in self.names_to_remove(round, chosen) {
                 if changes.removed.insert(name.path.clone()) {
@@ -233,7 +236,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has files wait for the next round if names were removed before them, and this walk may have missed files from before the
     /// removal: nothing is removed in turn then.
     pub(super) fn await_removals(&mut self, now: &TreeSnapshot, order: &mut RoundOrder) {
-        if !self.order.is_in_force() || self.ownership.keeps_all || now.has_all_files() {
+        if !self.order.is_in_force() || self.target.ownership.keeps_all || now.has_all_files() {
             self.order.rounds_in_doubt = 0;
             return;
         }
@@ -288,12 +291,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
         let (mut unchanged, mut changing) = (Vec::new(), Vec::new());
         // Then the target may have versions of files that this drain does not know.
-        let is_continued = self.ownership.is_continued();
+        let is_continued = self.target.ownership.is_continued();
         for (path, node) in now.of_kind(NodeKind::File) {
             let inode = node.version.inode();
             let since = self.order.awaited_from(inode);
             let is_closed = since.is_some() || !round.open.contains(&inode);
-            if !is_closed || self.moved.has_version(path, node) {
+            if !is_closed || self.target.moved.has_version(path, node) {
                 continue;
             }
             let FileVersion { mtime, ctime, .. } = node.version;
@@ -301,13 +304,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 leave(since.unwrap_or(ctime));
             }
             let born = node.born.unwrap_or(LONG_AGO);
-            if let Some(moved) = self.moved.get(path) {
+            if let Some(moved) = self.target.moved.get(path) {
                 let lost = losses.get(path).map(|loss| loss.first);
                 changing.push((lost.unwrap_or(moved.unchanged_at), ctime));
-            } else if is_continued || self.ownership.has_taken(path) {
+            } else if is_continued || self.target.ownership.has_taken(path) {
                 changing.push((born, ctime));
             }
-            let has_version = self.moved.contains(path) || self.ownership.has_taken(path);
+            let has_version =
+                self.target.moved.contains(path) || self.target.ownership.has_taken(path);
             if !has_version && !followed.contains(&**path) {
                 unchanged.push((born.max(mtime), ctime));
             }
@@ -316,12 +320,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if let Some(since) = self.early.first_outdated() {
             leave(since);
         }
-        for (path, node) in self.moved.changed_links(now) {
-            let old = self.moved.get(path).map(|moved| moved.unchanged_at);
+        for (path, node) in self.target.moved.changed_links(now) {
+            let old = self.target.moved.get(path).map(|moved| moved.unchanged_at);
             let lost = losses.get(path).map(|loss| loss.first);
             leave(lost.or(old).unwrap_or(node.version.ctime));
         }
-        for path in self.relocated.unnamed().chain(&round.unmade) {
+        for path in self.target.relocated.unnamed().chain(&round.unmade) {
             if let Some(node) = now.get(path) {
                 let since = self.order.awaited_from(node.version.inode());
                 leave(since.unwrap_or(node.version.ctime));
@@ -432,12 +436,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut state = changes.state();
         let snapshot = Arc::clone(&round.snapshot);
         for (path, removed) in std::mem::take(&mut state.removed) {
-            self.ownership.note_unlinked(removed.as_ref());
+            self.target.ownership.note_unlinked(removed.as_ref());
             if removed.is_some() {
                 round.names += 1;
-                self.ownership.note_removed(std::iter::once(&path));
+                self.target.ownership.note_removed(std::iter::once(&path));
             }
-            self.moved.remove(&path);
+            self.target.moved.remove(&path);
             self.removals.forget_failures(&path);
         }
         // Also by names that were removed before.

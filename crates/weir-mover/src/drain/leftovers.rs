@@ -17,8 +17,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, or has a
     /// directory instead of, so that it is removed as if this drain had moved it. What cannot be looked at stays.
     pub(super) fn adopt_leftovers(&mut self, now: &TreeSnapshot) {
-        let is_continued = self.ownership.is_continued();
-        if !is_continued || self.ownership.keeps_all || !now.unread.is_empty() {
+        let is_continued = self.target.ownership.is_continued();
+        if !is_continued || self.target.ownership.keeps_all || !now.unread.is_empty() {
             return;
         }
         let root = PathBuf::new();
@@ -39,7 +39,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             for (path, there) in self.unknown_nodes(&dir, now) {
                 match kind_of(&there) {
                     NodeKind::Directory => open.push(path),
-                    _ if self.ownership.has_placed(&path, &there) => self.adopt(&path, &there, now),
+                    _ if self.target.ownership.has_placed(&path, &there) => {
+                        self.adopt(&path, &there, now);
+                    }
                     _ => {}
                 }
             }
@@ -66,7 +68,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unknown = paths.filter(|path| {
             now.get(path)
                 .is_none_or(|seen| seen.kind == NodeKind::Directory)
-                && !self.moved.has_made(path)
+                && !self.target.moved.has_made(path)
                 && is_chosen(path)
                 && !now.whiteouts.contains_key(path)
         });
@@ -95,16 +97,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             content,
             ..MovedNode::from_earlier(0, there)
         };
-        self.moved.insert(path.to_owned(), node);
+        self.target.moved.insert(path.to_owned(), node);
         for dir in path.ancestors().skip(1) {
-            if dir == Path::new("") || now.get(dir).is_some() || self.moved.has_made(dir) {
+            if dir == Path::new("") || now.get(dir).is_some() || self.target.moved.has_made(dir) {
                 break;
             }
             let Ok(Some(there)) = self.to.find_node(dir) else {
                 break;
             };
             let node = MovedNode::from_earlier(0, &there);
-            self.moved.insert(dir.to_owned(), node);
+            self.target.moved.insert(dir.to_owned(), node);
         }
     }
 }

@@ -24,7 +24,7 @@
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
 //! | `snapshot` | what a walk saw |
-//! | `moved` | what the target has as the source had it |
+//! | `target_state`, `moved` | what the target has |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `leftovers` | what they removed after the drain that moved it was killed |
@@ -66,6 +66,7 @@ mod renames;
 mod round;
 mod round_state;
 mod snapshot;
+mod target_state;
 mod team;
 mod turns;
 mod urgent;
@@ -92,7 +93,6 @@ use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
-use copies::EvictedCopies;
 use early::EarlyCopies;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
@@ -104,13 +104,12 @@ use moved::{MovedNode, MovedNodes};
 use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
-use ownership::NodeOwnership;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
-use relocation_table::RelocatedDirectories;
 use removals::RemovalHistory;
 use renames::{is_calm, RenameHistory};
 use round_state::{time_since_1970, RoundState};
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
+use target_state::TargetState;
 use team::DrainTeam;
 pub use team::OwnShare;
 pub use urgent::{UrgentGuard, UrgentPaths};
@@ -230,8 +229,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     prefetched: Vec<PrefetchedFile>,
     prefetch_notes: Option<PrefetchNotes>,
     team: DrainTeam,
-    /// The nodes that the target has as their sources were.
-    moved: MovedNodes,
+    target: TargetState<T::File>,
     due: Option<DueNames>,
     late_removals: Option<LateRemovals>,
     order: FileOrder,
@@ -239,8 +237,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     early: EarlyCopies<'t, T>,
     /// The times that removals were held back since the last one.
     held_removals: u32,
-    /// Directories that the target has under other names than the tree.
-    relocated: RelocatedDirectories<T::File>,
     /// The target has made no hard link for a renamed file.
     has_refused_links: bool,
     /// The directories that programs have renamed.
@@ -253,10 +249,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     walks: u64,
     /// The last walk of a round.
     seen: Arc<TreeSnapshot>,
-    /// The copies of evicted files, and the bases of those of which a part is evicted.
-    copies: EvictedCopies<T::File>,
-    /// The nodes of the target that may be replaced or removed.
-    ownership: NodeOwnership,
     /// The bytes of files after which a round copies no more.
     round_limit: u64,
     /// The extended attributes that the target did not take.
@@ -280,21 +272,18 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             prefetched: Vec::new(),
             prefetch_notes: None,
             team: DrainTeam::default(),
-            moved: MovedNodes::default(),
+            target: TargetState::new(),
             due: None,
             late_removals: None,
             order: FileOrder::default(),
             early: EarlyCopies::new(),
             held_removals: 0,
-            relocated: RelocatedDirectories::new(),
             has_refused_links: false,
             renames: RenameHistory::default(),
             removals: RemovalHistory::default(),
             unsynced: BTreeSet::new(),
             walks: 0,
             seen: Arc::default(),
-            copies: EvictedCopies::new(),
-            ownership: NodeOwnership::new(),
             round_limit: u64::MAX,
             xattrs_not_kept: 0,
             events: None,
@@ -320,12 +309,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// Keeps marks of what this drain puts on the target. `replaces_all`: what somebody else has put there is replaced all
     /// the same.
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
-        self.ownership.keep_marks(placed, replaces_all);
+        self.target.ownership.keep_marks(placed, replaces_all);
     }
 
     /// Disables removals on the target: the tree lacks names, since servers are lost that had them.
     pub fn remove_nothing(&mut self) {
-        self.ownership.keeps_all = true;
+        self.target.ownership.keeps_all = true;
     }
 
     /// Has the files that a filter takes moved before all others.
@@ -397,12 +386,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.pend_outdated(&mut round);
         let changed = self.change_names(&mut round);
         round.names += changed;
-        self.pend_relocated(&mut round);
+        self.target.pend_relocated(&mut round);
         self.early.remove_copies();
         self.seen = Arc::clone(&snapshot);
         self.note_round(&snapshot, &round.pending);
         let is_safe = |(path, node): &(&PathBuf, &SeenNode)| {
-            self.is_safe(path, node) && self.early.outdated_since(path).is_none()
+            self.target.is_safe(path, node) && self.early.outdated_since(path).is_none()
         };
         let files = snapshot.of_kind(NodeKind::File).filter(is_safe);
         let safe = files.fold((0, 0), |(files, bytes), (_, node)| {
@@ -415,7 +404,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             safe_files: safe.0,
             safe_bytes: safe.1,
             pending: round.pending,
-            names_due: self.changed_names(&snapshot).cloned().collect(),
+            names_due: self.target.changed_names(&snapshot).cloned().collect(),
             walk_seconds,
             is_cut: round.is_cut || progress.yields.load(Ordering::Relaxed),
             names_seen: snapshot,
@@ -439,7 +428,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let mut is_wanted = is_wanted || self.has_unknown_directories();
         for _ in 0..ROUNDS_AT_END {
             let is_stopped = progress.stop.load(Ordering::Relaxed);
-            is_wanted |= self.relocated.unnamed().next().is_some();
+            is_wanted |= self.target.relocated.unnamed().next().is_some();
             if is_stopped || !std::mem::take(&mut is_wanted) {
                 break;
             }
@@ -452,13 +441,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let is_waiting = |file: &PendingFile| file.state == PendingState::Waiting;
             is_wanted = is_ordered && round.pending.iter().any(is_waiting);
             // Copies of evicted files that have no names of these yet: programs may have renamed a directory just now.
-            is_wanted |= !self.copies.held().is_empty();
+            is_wanted |= !self.target.copies.held().is_empty();
         }
         self.read_prefetched();
         let snapshot = self.walk();
         self.adopt_prefetched(&snapshot);
         if !progress.stop.load(Ordering::Relaxed) {
-            self.retire_unnamed(snapshot.walk);
+            self.target.retire_unnamed(snapshot.walk);
         }
         self.adopt_leftovers(&snapshot);
         let is_stopped = progress.stop.load(Ordering::Relaxed);
@@ -483,7 +472,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         if summary.stopped {
             let files = snapshot.of_kind(NodeKind::File);
             let is_left = |(path, node): &(&PathBuf, &SeenNode)| {
-                !self.is_safe(path, node) && !there.contains(*path)
+                !self.target.is_safe(path, node) && !there.contains(*path)
             };
             let left = files.filter(is_left).map(|(path, _)| self.from.join(path));
             summary.not_reached.extend(left);
@@ -500,7 +489,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 summary.fail(&self.from.join(&path), &self.to.join(&path), &error);
             }
         }
-        for held in self.copies.held() {
+        for held in self.target.copies.held() {
             let target = self.to.join(held);
             let error = MoveError::Elsewhere(
                 "an evicted file has no name where its copy can be yet".to_owned(),
@@ -561,7 +550,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.renames.forget_unseen(seen, snapshot.walk);
         match self.source_tree().whiteouts() {
             Ok(mut whiteouts) => {
-                self.ownership.note_taken(&whiteouts);
+                self.target.ownership.note_taken(&whiteouts);
                 whiteouts.retain(|_, whiteout| whiteout.is_removed());
                 snapshot.whiteouts = whiteouts;
             }
@@ -571,13 +560,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             Ok(evicted) => snapshot.evicted = evicted,
             Err(error) => snapshot.unread.push((PathBuf::new(), error)),
         }
-        self.moved.note_walk(&snapshot, time_since_1970(began));
+        self.target
+            .moved
+            .note_walk(&snapshot, time_since_1970(began));
         snapshot
-    }
-
-    /// True if the target has this version of a file, under its name.
-    fn is_safe(&self, path: &Path, node: &SeenNode) -> bool {
-        self.moved.has_version(path, node) && !self.relocated.is_relocated(path)
     }
 }
 
@@ -597,29 +583,32 @@ impl<S: FileTree, T: FileTree> KnownSources<'_, '_, S, T> {
 impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
         let path = self.below_source(source);
-        !self.drain.copies.is_held(path)
+        !self.drain.target.copies.is_held(path)
             && StageCaller::takes(&self.drain.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
         let path = self.below_source(source);
-        let moved = self.drain.moved.get(path);
+        let moved = self.drain.target.moved.get(path);
         moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
             && self.drain.has_kept_copy(path, stat)
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let path = self.drain.to.strip(target);
-        self.drain.may_replace(path, there)
+        self.drain.target.may_replace(path, there)
     }
     fn likeness(&self, source: &Path, stat: &Stat) -> LikenessBy {
         let path = self.below_source(source);
-        self.drain.likeness_of(path, stat.mtime, stat.btime)
+        self.drain.target.likeness_of(path, stat.mtime, stat.btime)
     }
     fn has_made(&self, source: &Path) -> bool {
-        self.drain.moved.has_made(self.below_source(source))
+        self.drain.target.moved.has_made(self.below_source(source))
     }
     fn note_attempt(&self, target: &Path, source: &Stat) {
         let path = self.drain.to.strip(target);
-        self.drain.ownership.note_placing_copy(path, Some(source));
+        self.drain
+            .target
+            .ownership
+            .note_placing_copy(path, Some(source));
     }
     fn note_there(&self, target: &Path) {
         let path = self.drain.to.strip(target).components().collect();

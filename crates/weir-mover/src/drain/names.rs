@@ -20,6 +20,7 @@ use super::order::WaitingFiles;
 use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
 use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
+use super::target_state::TargetState;
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -122,50 +123,55 @@ impl RoundState {
     }
 }
 
+impl<F> TargetState<F> {
+    /// The links that lead only to each other and to what is on the target.
+    fn links_to_each_other<'a>(
+        &self,
+        links: &[(&'a PathBuf, &'a SeenNode)],
+        then: &WalkedNames,
+        now: &TreeSnapshot,
+    ) -> HashSet<&'a Path> {
+        let mut links = links.to_vec();
+        loop {
+            let together: HashSet<&Path> = links.iter().map(|(path, _)| path.as_path()).collect();
+            links.retain(|(path, node)| self.is_whole(path, node, then, now, &together));
+            if links.len() == together.len() {
+                return together;
+            }
+        }
+    }
+
+    /// True if all that a link leads to is on the target, in whatever version, or one of the links that are made
+    /// with it; or if it leads to nothing.
+    fn is_whole(
+        &self,
+        link: &Path,
+        node: &SeenNode,
+        then: &WalkedNames,
+        now: &TreeSnapshot,
+        together: &HashSet<&Path>,
+    ) -> bool {
+        let leads_to = destination(link, &node.content);
+        let Some(there) = then.snapshot.get(&leads_to) else {
+            // The walk may have missed what has been removed since.
+            let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
+            return is_unchanged && now.get(&leads_to).is_none();
+        };
+        let is_steady = there.kind != NodeKind::Directory || then.steady.contains(link);
+        let dir_of = |path| self.relocated.find_above(path).map(|(dir, _)| dir);
+        let mut nodes = then.snapshot.at_and_below(&leads_to);
+        is_steady
+            && nodes.all(|(path, node)| {
+                let dir = dir_of(path);
+                (dir.is_none() || dir == dir_of(link))
+                    && (node.kind == NodeKind::Directory
+                        || self.moved.contains(path)
+                        || together.contains(path.as_path()))
+            })
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The names of the target that are not as a walk saw them.
-    pub(super) fn changed_names<'a>(
-        &'a self,
-        snapshot: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        let links = self.moved.changed_links(snapshot).map(|(path, _)| path);
-        let gone = self.gone(snapshot, snapshot);
-        let unnamed = self.relocated.unnamed();
-        let hidden = self.whited_out(snapshot, snapshot);
-        let unmade = self.moved.unmade_directories(snapshot);
-        links.chain(gone).chain(unnamed).chain(hidden).chain(unmade)
-    }
-
-    /// The names that this drain made and that two later walks did not see, or of which they saw that a
-    /// directory became something else, or the other way around; except copies of evicted files.
-    pub(super) fn gone<'a>(
-        &'a self,
-        then: &'a TreeSnapshot,
-        now: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        self.gone_below(Path::new(""), then, now)
-    }
-
-    /// Those of them at and below a path.
-    pub(super) fn gone_below<'a>(
-        &'a self,
-        path: &'a Path,
-        then: &'a TreeSnapshot,
-        now: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        let gone = self.moved.unseen_below(path, then, now);
-        gone.filter(|path| !self.copies.has_around(&self.relocated.find_place(path)))
-            .filter(|path| !self.relocated.awaits_successor(path))
-    }
-
-    /// True if this drain made something of another kind in the place of a file, or of a directory
-    /// above it.
-    pub(super) fn is_in_the_way(&self, path: &Path) -> bool {
-        self.moved.has_directory(path)
-            || self.relocated.has_in_place_of(path)
-            || self.moved.is_below_another_kind(path)
-    }
-
     /// Makes the changes of names that may be made now; returns their number.
     pub(super) fn change_names(&mut self, round: &mut RoundState) -> u64 {
         let snapshot = Arc::clone(&round.snapshot);
@@ -194,10 +200,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         // Programs may have renamed it before they removed something. The changes of the next walk wait
                         // for its files.
                         self.held_removals += 1;
-                    } else if self.relocated.awaits_name(later, &snapshot) {
+                    } else if self.target.relocated.awaits_name(later, &snapshot) {
                         // They may have renamed this one before, too.
                         self.due = Some(due);
-                    } else if self.moved.unmade_links(later, &snapshot).next().is_some()
+                    } else if self
+                        .target
+                        .moved
+                        .unmade_links(later, &snapshot)
+                        .next()
+                        .is_some()
                         && self.held_removals < MOST_HELD
                     {
                         // Where they led to is gone again. Those of the next walk come first.
@@ -226,7 +237,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         count += self.make_late_removals(round);
-        if self.due.is_none() && self.changed_names(&snapshot).next().is_some() {
+        if self.due.is_none() && self.target.changed_names(&snapshot).next().is_some() {
             self.due = Some(DueNames {
                 seen: self.walked_names(snapshot),
                 awaited: round.closed.clone(),
@@ -277,7 +288,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 due.last = Some(Arc::new(self.walked_names(Arc::clone(&round.snapshot))));
             }
         }
-        let moved = self.moved.iter();
+        let moved = self.target.moved.iter();
         let moved: HashSet<_> = moved.map(|(_, node)| node.version.inode()).collect();
         // A log that is opened again and again is never closed for long.
         due.awaited
@@ -285,7 +296,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // A program may have renamed one before it was copied: it was by its new name.
         if !due.awaited.is_empty() {
             for (path, node) in round.snapshot.of_kind(NodeKind::File) {
-                if self.moved.has_version(path, node) {
+                if self.target.moved.has_version(path, node) {
                     due.awaited.remove(path, &node.version);
                 }
             }
@@ -310,7 +321,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The changed links to directories in which a second look finds the same names, and that still lead
     /// there.
     fn steady_links(&self, snapshot: &TreeSnapshot) -> HashSet<PathBuf> {
-        let links = self.moved.changed_links(snapshot);
+        let links = self.target.moved.changed_links(snapshot);
         let is_steady = |(path, node): &(&PathBuf, &SeenNode)| {
             let leads_to = destination(path, &node.content);
             let directory = snapshot.get(&leads_to);
@@ -341,8 +352,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> ChangedNames {
         let is_made = |path: &PathBuf, node: &SeenNode| {
             let later = later.and_then(|later| later.get(path));
-            self.moved.has_link(path, node)
-                || later.is_some_and(|node| self.moved.has_link(path, node))
+            self.target.moved.has_link(path, node)
+                || later.is_some_and(|node| self.target.moved.has_link(path, node))
         };
         let mut changed = ChangedNames::default();
         let links = then.snapshot.of_kind(NodeKind::Symlink);
@@ -352,11 +363,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .get(path)
                     .is_some_and(|now| now.kind == NodeKind::Symlink);
                 is_there
-                    && self.relocated.is_relocated(path) == is_inside
+                    && self.target.relocated.is_relocated(path) == is_inside
                     && !is_made(path, node)
-                    && !self.is_in_the_way(path)
+                    && !self.target.is_in_the_way(path)
                     && !self.awaits_removal(now, path, NodeKind::Symlink)
-                    && !self.copies.is_held(path)
+                    && !self.target.copies.is_held(path)
             })
             .collect();
         // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.
@@ -364,14 +375,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         while !links.is_empty() {
             let before = links.len();
             links.retain(|(path, node)| {
-                if !self.is_whole(path, node, then, now, &together) {
+                if !self.target.is_whole(path, node, then, now, &together) {
                     return true;
                 }
                 let target = self.at_target(path);
                 let made = self.make_link(path, &target, node);
                 let is_ours = made.as_ref().is_ok_and(|made| *made);
                 if changed.note(path, &target, made) {
-                    self.moved
+                    self.target
+                        .moved
                         .insert((*path).clone(), MovedNode::from_seen(node, is_ours));
                 }
                 false
@@ -382,7 +394,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !together.is_empty() {
                 break;
             }
-            together = self.links_to_each_other(&links, then, now);
+            together = self.target.links_to_each_other(&links, then, now);
             if together.is_empty() {
                 break;
             }
@@ -398,9 +410,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(false);
         }
         check_replaceable(target, there.as_ref(), |there| {
-            self.may_replace(path, there)
+            self.target.may_replace(path, there)
         })?;
-        self.note_placing(std::iter::once((path, node)));
+        self.target.note_placing(std::iter::once((path, node)));
         make_symlink(
             self.to.tree,
             &node.content,
@@ -411,56 +423,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(true)
     }
 
-    /// The links that lead only to each other and to what is on the target.
-    fn links_to_each_other<'a>(
-        &self,
-        links: &[(&'a PathBuf, &'a SeenNode)],
-        then: &WalkedNames,
-        now: &TreeSnapshot,
-    ) -> HashSet<&'a Path> {
-        let mut links = links.to_vec();
-        loop {
-            let together: HashSet<&Path> = links.iter().map(|(path, _)| path.as_path()).collect();
-            links.retain(|(path, node)| self.is_whole(path, node, then, now, &together));
-            if links.len() == together.len() {
-                return together;
-            }
-        }
-    }
-
-    /// True if all that a link leads to is on the target, in whatever version, or one of the links that are made
-    /// with it; or if it leads to nothing.
-    fn is_whole(
-        &self,
-        link: &Path,
-        node: &SeenNode,
-        then: &WalkedNames,
-        now: &TreeSnapshot,
-        together: &HashSet<&Path>,
-    ) -> bool {
-        let leads_to = destination(link, &node.content);
-        let Some(there) = then.snapshot.get(&leads_to) else {
-            // The walk may have missed what has been removed since.
-            let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
-            return is_unchanged && now.get(&leads_to).is_none();
-        };
-        let is_steady = there.kind != NodeKind::Directory || then.steady.contains(link);
-        let dir_of = |path| self.relocated.find_above(path).map(|(dir, _)| dir);
-        let mut nodes = then.snapshot.at_and_below(&leads_to);
-        is_steady
-            && nodes.all(|(path, node)| {
-                let dir = dir_of(path);
-                (dir.is_none() || dir == dir_of(link))
-                    && (node.kind == NodeKind::Directory
-                        || self.moved.contains(path)
-                        || together.contains(path.as_path()))
-            })
-    }
-
     /// Removes nodes that this drain made.
     pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.ownership.keeps_all {
+        if self.target.ownership.keeps_all {
             return changed;
         }
         let mut removed_names = Vec::new();
@@ -473,27 +439,27 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             let target = self.at_target(&path);
-            let marked = self.relocated.find_place(&path);
+            let marked = self.target.relocated.find_place(&path);
             // A program of the job has removed it: then it is ours to remove, whoever had made the name.
             let is_whited_out = now.whiteouts.contains_key(&path);
-            let relocated = self.relocated.get(&path);
+            let relocated = self.target.relocated.get(&path);
             let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
-            let removed = match is_hidden && self.moved[&*path].kind == NodeKind::Directory {
+            let removed = match is_hidden && self.target.moved[&*path].kind == NodeKind::Directory {
                 true => self.remove_relocated(&path),
-                false => self.remove_ours(&target, &self.moved[&*path], is_whited_out),
+                false => self.remove_ours(&target, &self.target.moved[&*path], is_whited_out),
             };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
                 self.removals.forget_failures(&path);
-                self.moved.remove(&path);
-                self.relocated.remove(&path);
+                self.target.moved.remove(&path);
+                self.target.relocated.remove(&path);
                 removed_names.extend(is_removed.then_some(marked));
             } else {
                 not_empty.extend(path.ancestors().skip(1).map(Path::to_owned));
             }
         }
         self.sync(&mut changed);
-        self.ownership.note_removed(removed_names.iter());
+        self.target.ownership.note_removed(removed_names.iter());
         changed
     }
 
@@ -505,30 +471,42 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
     ) -> ChangedNames {
         // The one in between has missed nothing.
-        let unseen: HashSet<&PathBuf> = self.gone(then, last).collect();
-        let gone = self.gone(then, now).filter(|path| unseen.contains(path));
+        let unseen: HashSet<&PathBuf> = self.target.gone(then, last).collect();
+        let gone = self
+            .target
+            .gone(then, now)
+            .filter(|path| unseen.contains(path));
         let mut gone: Vec<PathBuf> = gone.cloned().collect();
         let kept = self.destinations_of_old_links(&gone, now);
-        gone.retain(|path| !is_at_above_or_below(&self.relocated.find_place(path), &kept));
+        gone.retain(|path| !is_at_above_or_below(&self.target.relocated.find_place(path), &kept));
         self.remove(gone, now)
     }
 
     /// Removes all that is gone, once the links are those of the source.
     pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        self.remove(self.gone(now, now).cloned().collect(), now)
+        self.remove(self.target.gone(now, now).cloned().collect(), now)
     }
 
     /// Removes the directories where files are to be, and the other way around.
     pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
         let is_taken = |path: &Path| {
-            let relocated = self.relocated.get(path).filter(|one| one.is_retired());
+            let relocated = self
+                .target
+                .relocated
+                .get(path)
+                .filter(|one| one.is_retired());
             now.get(relocated.map_or(path, RelocatedDirectory::at))
                 .is_some()
         };
-        let in_the_way = self.gone(now, now).filter(|path| is_taken(path));
+        let in_the_way = self.target.gone(now, now).filter(|path| is_taken(path));
         let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
         let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
-        let gone = self.gone(now, now).filter(is_below).cloned().collect();
+        let gone = self
+            .target
+            .gone(now, now)
+            .filter(is_below)
+            .cloned()
+            .collect();
         self.remove(gone, now)
     }
 
@@ -540,15 +518,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
     ) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
-        let made_by_us = self.moved.destinations_of_old_links(&gone, now);
+        let made_by_us = self.target.moved.destinations_of_old_links(&gone, now);
         // Where a link is to be made, the target may have one of an earlier run.
-        let unmade = self.moved.changed_links(now).filter_map(|(path, node)| {
-            let moved = self.moved.get(path);
-            let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
-            let content = self.to.tree.read_link(&self.at_target(path)).ok();
-            let is_old = |content: &PathBuf| !is_ours && *content != node.content;
-            Some(destination(path, &content.filter(is_old)?))
-        });
+        let unmade = self
+            .target
+            .moved
+            .changed_links(now)
+            .filter_map(|(path, node)| {
+                let moved = self.target.moved.get(path);
+                let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
+                let content = self.to.tree.read_link(&self.at_target(path)).ok();
+                let is_old = |content: &PathBuf| !is_ours && *content != node.content;
+                Some(destination(path, &content.filter(is_old)?))
+            });
         made_by_us.chain(unmade).collect()
     }
 

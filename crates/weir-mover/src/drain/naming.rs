@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
@@ -16,8 +17,10 @@ use weir_client::types::{Stat, Time};
 use super::names::ChangedNames;
 use super::order::LONGEST_WAIT;
 use super::relocation_table::{rebase, Occupant, RelocatedDirectory};
+use super::renames::RenameHistory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_state::TargetState;
 use super::{Drain, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
@@ -35,28 +38,11 @@ struct UnmadeLink {
     made: Time,
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// True if a directory was renamed that this drain does not know by its name.
-    pub(super) fn has_unknown_directories(&mut self) -> bool {
-        self.ask_for_history(self.walks + 1);
-        let known = self.moved.iter().map(|(_, node)| node.version.ino);
-        let known: HashSet<u64> = known.collect();
-        let mut renamed = self.renames.directories();
-        renamed.any(|ino| !known.contains(&ino))
-    }
-
-    /// In the end: has the files of directories moved one by one that could not get their names.
-    pub(super) fn retire_unnamed(&mut self, walk: u64) {
-        let unnamed: Vec<PathBuf> = self.relocated.unnamed().cloned().collect();
-        for path in unnamed {
-            self.retire(&path, walk);
-        }
-    }
-
+impl<F> TargetState<F> {
     /// Notes files that are on the target under names that are not theirs.
     pub(super) fn pend_relocated(&mut self, round: &mut RoundState) {
         self.relocated.count_round();
-        let snapshot = std::sync::Arc::clone(&round.snapshot);
+        let snapshot = Arc::clone(&round.snapshot);
         for path in self.relocated.unnamed() {
             for (path, node) in snapshot.at_and_below(path) {
                 if node.kind == NodeKind::File && self.moved.has_version(path, node) {
@@ -64,93 +50,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
             }
         }
-    }
-
-    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that
-    /// was closed before is on the target, so that others may lose these names.
-    pub(super) fn name_directories(
-        &mut self,
-        then: &TreeSnapshot,
-        round: &RoundState,
-        is_ordered: bool,
-    ) -> ChangedNames {
-        let mut changed = ChangedNames::default();
-        if self.relocated.unnamed().next().is_none() {
-            return changed;
-        }
-        let now = &round.snapshot;
-        let kept = self.destinations_of_old_links(&[], now);
-        loop {
-            let ready = self.ready_directories(then, round, is_ordered, &kept);
-            let mut is_changed = false;
-            for path in &ready {
-                let target = self.to.join(path);
-                let named = match self.relocated.find_occupant(path) {
-                    Occupant::None => self.name_directory(path, None, then, now, &mut changed),
-                    Occupant::Retired(old) => {
-                        let retired = self.moved.get(&old);
-                        let is_gone = retired.is_some_and(|node| node.walk <= then.walk);
-                        if !is_ordered || !is_gone {
-                            continue;
-                        }
-                        self.replace_retired(path, &old, then, now, &mut changed)
-                    }
-                    Occupant::Relocated(_) => continue,
-                };
-                is_changed |= match named {
-                    Ok(true) => true,
-                    // The node that had its name was retired: another turn gives it to the directory.
-                    Ok(false) => self.relocated.contains_key(path),
-                    Err(_) => false,
-                };
-                changed.note(path, &target, named);
-            }
-            if !(is_changed || is_ordered && self.break_cycle(&ready, &mut changed)) {
-                break;
-            }
-        }
-        self.sync(&mut changed);
-        changed
-    }
-
-    /// The directories that can get their names, except those to whose old names links of the target still lead.
-    fn ready_directories(
-        &self,
-        then: &TreeSnapshot,
-        round: &RoundState,
-        is_ordered: bool,
-        kept: &BTreeSet<PathBuf>,
-    ) -> Vec<PathBuf> {
-        let mut ready: Vec<_> = self.relocated.iter().collect();
-        ready.retain(|(path, one)| {
-            let is_next = is_ordered && !self.relocated.changes_old_links(path, one, kept);
-            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
-        });
-        if ready.is_empty() {
-            return Vec::new();
-        }
-        let now = &round.snapshot;
-        let links = self.moved.unmade_links(then, now);
-        let mut links: Vec<UnmadeLink> = links
-            .map(|(path, node)| UnmadeLink {
-                leads_to: destination(path, &node.content),
-                made: node.version.ctime,
-            })
-            .collect();
-        links.sort_unstable_by_key(|link| link.made);
-        ready.retain(|(path, one)| {
-            one.rounds > LONGEST_WAIT || !self.waits_for_links(path, &links, then, now)
-        });
-        let mut ready: Vec<PathBuf> = ready.into_iter().map(|(path, _)| path.clone()).collect();
-        // In the order of their renames.
-        ready.sort_by_key(|path| {
-            let version = then.get(path).map(|seen| seen.version);
-            version.map(|dir| {
-                let order = self.renames.order_of(dir.ino);
-                (dir.ctime.sec, dir.ctime.nsec, order)
-            })
-        });
-        ready
     }
 
     /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
@@ -185,6 +84,126 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         !self.moved.has_names_of(path, &old)
     }
 
+    /// True for the uppermost directory that was renamed, as far as is known, and is gone with all that is in it.
+    fn is_gone_whole(
+        &self,
+        path: &Path,
+        gone: &BTreeSet<PathBuf>,
+        renames: &RenameHistory,
+    ) -> bool {
+        let is_renamed = |path: &Path| {
+            self.moved.get(path).is_some_and(|moved| {
+                moved.kind == NodeKind::Directory
+                    && moved.is_ours
+                    && (moved.is_leftover() || renames.has_renamed(moved.version.ino, u64::MAX))
+            })
+        };
+        let mut above = path.ancestors().skip(1);
+        is_renamed(path)
+            && !self.relocated.is_relocated(path)
+            && !self.relocated.has_around(path)
+            && !above.any(|above| gone.contains(above) && is_renamed(above))
+            && self.moved.are_all_below_in(path, gone)
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// True if a directory was renamed that this drain does not know by its name.
+    pub(super) fn has_unknown_directories(&mut self) -> bool {
+        self.ask_for_history(self.walks + 1);
+        let known = self.target.moved.iter().map(|(_, node)| node.version.ino);
+        let known: HashSet<u64> = known.collect();
+        let mut renamed = self.renames.directories();
+        renamed.any(|ino| !known.contains(&ino))
+    }
+
+    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that
+    /// was closed before is on the target, so that others may lose these names.
+    pub(super) fn name_directories(
+        &mut self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+    ) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        if self.target.relocated.unnamed().next().is_none() {
+            return changed;
+        }
+        let now = &round.snapshot;
+        let kept = self.destinations_of_old_links(&[], now);
+        loop {
+            let ready = self.ready_directories(then, round, is_ordered, &kept);
+            let mut is_changed = false;
+            for path in &ready {
+                let target = self.to.join(path);
+                let named = match self.target.relocated.find_occupant(path) {
+                    Occupant::None => self.name_directory(path, None, then, now, &mut changed),
+                    Occupant::Retired(old) => {
+                        let retired = self.target.moved.get(&old);
+                        let is_gone = retired.is_some_and(|node| node.walk <= then.walk);
+                        if !is_ordered || !is_gone {
+                            continue;
+                        }
+                        self.replace_retired(path, &old, then, now, &mut changed)
+                    }
+                    Occupant::Relocated(_) => continue,
+                };
+                is_changed |= match named {
+                    Ok(true) => true,
+                    // The node that had its name was retired: another turn gives it to the directory.
+                    Ok(false) => self.target.relocated.contains_key(path),
+                    Err(_) => false,
+                };
+                changed.note(path, &target, named);
+            }
+            if !(is_changed || is_ordered && self.break_cycle(&ready, &mut changed)) {
+                break;
+            }
+        }
+        self.sync(&mut changed);
+        changed
+    }
+
+    /// The directories that can get their names, except those to whose old names links of the target still lead.
+    fn ready_directories(
+        &self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+        kept: &BTreeSet<PathBuf>,
+    ) -> Vec<PathBuf> {
+        let mut ready: Vec<_> = self.target.relocated.iter().collect();
+        ready.retain(|(path, one)| {
+            let is_next = is_ordered && !self.target.relocated.changes_old_links(path, one, kept);
+            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
+        });
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let now = &round.snapshot;
+        let links = self.target.moved.unmade_links(then, now);
+        let mut links: Vec<UnmadeLink> = links
+            .map(|(path, node)| UnmadeLink {
+                leads_to: destination(path, &node.content),
+                made: node.version.ctime,
+            })
+            .collect();
+        links.sort_unstable_by_key(|link| link.made);
+        ready.retain(|(path, one)| {
+            one.rounds > LONGEST_WAIT || !self.target.waits_for_links(path, &links, then, now)
+        });
+        let mut ready: Vec<PathBuf> = ready.into_iter().map(|(path, _)| path.clone()).collect();
+        // In the order of their renames.
+        ready.sort_by_key(|path| {
+            let version = then.get(path).map(|seen| seen.version);
+            version.map(|dir| {
+                let order = self.renames.order_of(dir.ino);
+                (dir.ctime.sec, dir.ctime.nsec, order)
+            })
+        });
+        ready
+    }
+
     /// True if the target has all files of a directory that a walk saw.
     fn is_ready(
         &self,
@@ -201,12 +220,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
         };
         let above = path.parent().unwrap_or(Path::new(""));
-        if !is_seen(then) || self.relocated.is_relocated(above) {
+        if !is_seen(then) || self.target.relocated.is_relocated(above) {
             return false;
         }
         // Programs read the copies of evicted files by their paths.
-        let is_taken = !matches!(self.relocated.find_occupant(path), Occupant::None);
-        if self.copies.has_around(relocated.at()) || is_taken && self.copies.has_around(path) {
+        let is_taken = !matches!(self.target.relocated.find_occupant(path), Occupant::None);
+        if self.target.copies.has_around(relocated.at())
+            || is_taken && self.target.copies.has_around(path)
+        {
             return false;
         }
         if !is_seen(now) && (then.has_missed || !then.is_calm) {
@@ -217,13 +238,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut nodes = then.at_and_below(path);
         nodes.all(|(path, node)| match node.kind {
             NodeKind::Symlink | NodeKind::Special => true,
-            NodeKind::Directory => self.moved.contains(path) || !is_patient,
+            NodeKind::Directory => self.target.moved.contains(path) || !is_patient,
             NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
                 None => !is_patient || !is_seen(now) && self.has_version_since(path, node),
                 Some(seen) => {
                     self.has_version_since(path, node)
                         || round.open.contains(&seen.version.inode())
-                        || self.copies.is_evicted(node.version.ino)
+                        || self.target.copies.is_evicted(node.version.ino)
                 }
             },
         })
@@ -231,8 +252,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if the target has this version of a file, or a later one, and it is certain enough for an analysis.
     fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
-        let is_doubtful = self.moved.get(path).is_some_and(|moved| moved.is_doubtful);
-        self.moved.has_file_since(path, node.version.ctime)
+        let is_doubtful = self
+            .target
+            .moved
+            .get(path)
+            .is_some_and(|moved| moved.is_doubtful);
+        self.target.moved.has_file_since(path, node.version.ctime)
             && !(is_doubtful && self.is_for_analysis(path))
     }
 
@@ -247,12 +272,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed: &mut ChangedNames,
     ) -> Result<bool, MoveError> {
         let there = self.at_target(old);
-        let is_ours = match self.moved[old].kind {
+        let is_ours = match self.target.moved[old].kind {
             NodeKind::Directory => self.has_only_ours(&there, old)?,
             _ => self.is_ours_still(&there, old)?,
         };
         if !is_ours {
-            self.retire(path, now.walk);
+            self.target.retire(path, now.walk);
             changed.has_merged = true;
             return Ok(false);
         }
@@ -268,9 +293,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
-        let is_read = self.copies.has_around(path)
+        let is_read = self.target.copies.has_around(path)
             || is_at_above_or_below(path, &self.copies_of_evicted(now));
-        if is_read || self.relocated.has_around(path) {
+        if is_read || self.target.relocated.has_around(path) {
             return Ok(false);
         }
         self.retire_earlier(path, there, then)
@@ -283,19 +308,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let tops: Vec<PathBuf> = all
             .iter()
-            .filter(|path| self.is_gone_whole(path, &all))
+            .filter(|path| self.target.is_gone_whole(path, &all, &self.renames))
             .cloned()
             .collect();
         let mut hidden_names: HashMap<PathBuf, PathBuf> = HashMap::new();
         for path in tops {
-            let ino = self.moved[&*path].version.ino;
+            let ino = self.target.moved[&*path].version.ino;
             let target = self.to.join(&path);
             let has_only_ours = self.has_only_ours(&target, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 continue;
             }
-            let marked = self.marked_below(&path);
-            let retired = self.moved.unused_retired_path(&path, ino);
+            let marked = self.target.marked_below(&path);
+            let retired = self.target.moved.unused_retired_path(&path, ino);
             let hidden = self.to.join(&retired);
             let renamed = self.to.tree.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
@@ -310,12 +335,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             changed.note(&path, &target, Ok(true));
-            let (moved, relocated) = self.take_nodes(&path, &retired);
-            self.moved.extend(moved);
-            self.relocated.extend(relocated);
+            let nodes = self.target.detach_nodes(&path, &retired);
+            self.target.attach_nodes(nodes);
             let hidden = RelocatedDirectory::new_retired(&retired);
-            self.relocated.insert(retired.clone(), hidden);
-            self.ownership.note_removed(marked.iter());
+            self.target.relocated.insert(retired.clone(), hidden);
+            self.target.ownership.note_removed(marked.iter());
             hidden_names.insert(path, retired);
         }
         for path in gone.iter_mut() {
@@ -333,61 +357,43 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let is_retired = |path: &&PathBuf| {
-            let one = self.relocated.get(path);
+            let one = self.target.relocated.get(path);
             one.is_some_and(|one| one.is_retired() && !one.is_hidden())
         };
         let retired: Vec<PathBuf> = all.iter().filter(is_retired).cloned().collect();
         for path in retired {
             let target = self.at_target(&path);
-            let is_alone = !self.relocated.has_others_in(&path);
-            let is_whole = self.moved[&*path].kind == NodeKind::Directory
+            let is_alone = !self.target.relocated.has_others_in(&path);
+            let is_whole = self.target.moved[&*path].kind == NodeKind::Directory
                 && is_alone
-                && self.moved.are_all_below_in(&path, &all);
+                && self.target.moved.are_all_below_in(&path, &all);
             if !is_whole || !self.has_only_ours(&target, &path).is_ok_and(|ours| ours) {
                 continue;
             }
-            let marked = self.marked_below(&path);
+            let marked = self.target.marked_below(&path);
             // If it fails they are removed one by one.
             if self.hide_directory(&path).is_ok() {
                 changed.note(&path, &target, Ok(true));
-                self.ownership.note_removed(marked.iter());
+                self.target.ownership.note_removed(marked.iter());
             }
         }
-    }
-
-    /// True for the uppermost directory that was renamed, as far as is known, and is gone with all that is in it.
-    fn is_gone_whole(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> bool {
-        let is_renamed = |path: &Path| {
-            self.moved.get(path).is_some_and(|moved| {
-                moved.kind == NodeKind::Directory
-                    && moved.is_ours
-                    && (moved.is_leftover()
-                        || self.renames.has_renamed(moved.version.ino, u64::MAX))
-            })
-        };
-        let mut above = path.ancestors().skip(1);
-        is_renamed(path)
-            && !self.relocated.is_relocated(path)
-            && !self.relocated.has_around(path)
-            && !above.any(|above| gone.contains(above) && is_renamed(above))
-            && self.moved.are_all_below_in(path, gone)
     }
 
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
     /// steps where it knows no such call.
     fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
         let (from, target) = (self.at_target(path), self.to.join(path));
-        let was = self.relocated[path].at().to_owned();
-        let is_hidden = self.relocated[path].is_hidden();
+        let was = self.target.relocated[path].at().to_owned();
+        let is_hidden = self.target.relocated[path].is_hidden();
         if !is_hidden {
             // The retired directory has the old name of its successor for a moment.
-            self.mark_nodes(old, &was, false);
+            self.target.mark_nodes(old, &was, false);
         }
         match self.to.tree.exchange(&from, &target) {
             Ok(()) => {
-                self.relocated.change_place(old, old);
-                self.relocated.change_place(path, path);
-                self.relocated.change_place(old, &was);
+                self.target.relocated.change_place(old, old);
+                self.target.relocated.change_place(path, path);
+                self.target.relocated.change_place(old, &was);
                 match is_hidden {
                     true => Ok(()),
                     false => self.hide_directory(old),
@@ -404,7 +410,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Gives a directory a hidden name on the target.
     fn hide_directory(&mut self, path: &Path) -> Result<(), MoveError> {
-        let relocated = &self.relocated[path];
+        let relocated = &self.target.relocated[path];
         let hidden = match relocated.inode {
             None => path.to_owned(),
             Some((_, ino)) => part_of(&path.with_file_name(format!("aside-{ino:x}"))),
@@ -412,14 +418,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let (from, to) = (self.at_target(path), self.to.join(&hidden));
         let renamed = self.to.tree.rename(&from, &to, false);
         renamed.map_err(MoveError::io("renaming", &from))?;
-        self.relocated.change_place(path, &hidden);
+        self.target.relocated.change_place(path, &hidden);
         Ok(())
     }
 
     /// True if the target has what this drain has put there, as it was.
     fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
         let there = self.to.find_node(target)?;
-        let moved = self.moved.get(path).filter(|moved| moved.is_ours);
+        let moved = self.target.moved.get(path).filter(|moved| moved.is_ours);
         let both = there.zip(moved);
         Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
     }
@@ -435,13 +441,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("listing", &dir))?;
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (target, path) = (dir.join(name), path.join(name));
-                if self.relocated.has_at(self.to.strip(&target)) {
+                if self.target.relocated.has_at(self.to.strip(&target)) {
                     return Ok(false); // another one's, which leaves first
                 }
                 if !self.is_ours_still(&target, &path)? {
                     return Ok(false);
                 }
-                if self.moved[&*path].kind == NodeKind::Directory {
+                if self.target.moved[&*path].kind == NodeKind::Directory {
                     open.push((target, path));
                 }
             }
@@ -464,13 +470,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let there = self.to.find_node(&target)?;
         if let Some(there) = there.filter(|_| retired.is_none()) {
             if !self.retire_in_the_way(path, &there, then, now)? {
-                self.retire(path, now.walk);
+                self.target.retire(path, now.walk);
                 changed.has_merged = true;
             }
             return Ok(false);
         }
         self.clear_directory(path, then, now, changed)?;
-        let relocated = self.relocated.get_mut(path).expect("a relocated one");
+        let relocated = self
+            .target
+            .relocated
+            .get_mut(path)
+            .expect("a relocated one");
         let is_hidden = relocated.is_hidden();
         if is_hidden {
             let part = from.join(FILLING);
@@ -489,8 +499,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .tree
             .look_up(&from)
             .map_err(MoveError::io("looking for", &from))?;
-        self.mark_nodes(path, path, false);
-        let marked = self.marked_below(path);
+        self.target.mark_nodes(path, path, false);
+        let marked = self.target.marked_below(path);
         let renamed = match retired {
             None => {
                 let renamed = self.to.tree.rename(&from, &target, false);
@@ -508,13 +518,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
             .directories
             .extend(from.parent().map(Path::to_owned));
-        self.relocated.change_place(path, path);
-        self.relocated.remove(path);
-        self.mark_nodes(path, path, true);
+        self.target.relocated.change_place(path, path);
+        self.target.relocated.remove(path);
+        self.target.mark_nodes(path, path, true);
         // The retired directory has the old name if it could not be hidden.
-        let taken = retired.map(|old| self.marked_below(old));
+        let taken = retired.map(|old| self.target.marked_below(old));
         let taken: HashSet<PathBuf> = taken.into_iter().flatten().collect();
-        self.ownership
+        self.target
+            .ownership
             .note_removed(marked.iter().filter(|path| !taken.contains(*path)));
         Ok(true)
     }
@@ -528,10 +539,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
     ) -> Result<(), MoveError> {
-        let gone: Vec<PathBuf> = self.gone_below(path, then, now).cloned().collect();
+        let gone: Vec<PathBuf> = self.target.gone_below(path, then, now).cloned().collect();
         let removed = self.remove(gone, now);
         changed.failed.extend(removed.failed);
-        if !self.relocated[path].is_hidden() {
+        if !self.target.relocated[path].is_hidden() {
             return Ok(());
         }
         let mut open = vec![path.to_owned()];
@@ -544,10 +555,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("listing", &dir))?
             {
                 let (path, target) = (path.join(&name), dir.join(&name));
-                if name == FILLING || self.relocated.has_at(self.to.strip(&target)) {
+                if name == FILLING || self.target.relocated.has_at(self.to.strip(&target)) {
                     continue;
                 }
-                let kind = self.moved.get(&path).map(|moved| moved.kind);
+                let kind = self.target.moved.get(&path).map(|moved| moved.kind);
                 match kind {
                     Some(NodeKind::Directory) => open.push(path),
                     Some(_) => {}
@@ -561,35 +572,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(())
     }
 
-    /// The paths by which the files and links below a directory are marked.
-    fn marked_below(&self, path: &Path) -> Vec<PathBuf> {
-        if !self.ownership.keeps_marks() {
-            return Vec::new();
-        }
-        let below = self.moved.leaves_below(path);
-        below
-            .map(|(path, _)| self.relocated.find_place(path))
-            .collect()
-    }
-
-    /// Marks what is below a directory that is about to get a path on the target, or has it.
-    fn mark_nodes(&self, path: &Path, at: &Path, is_there: bool) {
-        let below = self.moved.leaves_below(path);
-        let marks = below.map(|(below, node)| (rebase(below, path, at), node.mark()));
-        match is_there {
-            true => self.ownership.note_placed(marks),
-            false => self.ownership.note_attempts(marks),
-        }
-    }
-
     /// Directories that are to exchange their names: has one of them make way; false: there are none.
     fn break_cycle(&mut self, ready: &[PathBuf], changed: &mut ChangedNames) -> bool {
-        let occupants = ready
-            .iter()
-            .filter_map(|path| match self.relocated.find_occupant(path) {
-                Occupant::Relocated(other) if ready.contains(&other) => Some(other),
-                _ => None,
-            });
+        let occupants =
+            ready
+                .iter()
+                .filter_map(|path| match self.target.relocated.find_occupant(path) {
+                    Occupant::Relocated(other) if ready.contains(&other) => Some(other),
+                    _ => None,
+                });
         let Some(other) = occupants.into_iter().next() else {
             return false;
         };
@@ -605,11 +596,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes hidden directories that processes which were killed have left beside those of the tree. What
     /// cannot be looked at stays.
     pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
-        if self.ownership.keeps_all {
+        if self.target.ownership.keeps_all {
             return;
         }
         let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
-        let found = borrowed.filter(|path| self.moved.get(path).is_none_or(|moved| !moved.is_ours));
+        let found = borrowed.filter(|path| {
+            self.target
+                .moved
+                .get(path)
+                .is_none_or(|moved| !moved.is_ours)
+        });
         let root = PathBuf::new();
         for dir in found.chain([&root]) {
             let dir = self.at_target(dir);

@@ -10,10 +10,8 @@ use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
 use super::marks::PlacedNodes;
-use super::snapshot::{FileVersion, SeenNode};
-use super::Drain;
 use crate::replaceable::{NodeMark, Replaceable, TakenNode};
-use crate::tree::{kind_of, FileTree, NodeKind};
+use crate::tree::{kind_of, NodeKind};
 
 /// The nodes of the target that a drain may replace or remove, all by the path below the target.
 #[derive(Debug)]
@@ -145,47 +143,6 @@ impl NodeOwnership {
     pub fn note_unlinked(&mut self, node: Option<&Stat>) {
         let linked = node.filter(|node| node.nlink > 1 && kind_of(node) != NodeKind::Directory);
         self.unlinked.extend(linked.map(|node| node.ino));
-    }
-}
-
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The nodes that a file of the tree may replace.
-    pub(super) fn replaceable(&self, path: &Path) -> Replaceable {
-        let relocated = self.relocated.find_above(path);
-        let is_hidden = relocated.is_some_and(|(_, relocated)| relocated.is_hidden());
-        match self.ownership.replaces_all || is_hidden {
-            true => Replaceable::Any,
-            false => self.ownership.known_nodes(&self.relocated.find_place(path)),
-        }
-    }
-
-    /// True if a node may be replaced by one of the tree.
-    pub(super) fn may_replace(&self, path: &Path, there: &Stat) -> bool {
-        let is_allowed = || self.replaceable(path).allows(there);
-        is_allowed() || {
-            self.ownership.refresh();
-            is_allowed()
-        }
-    }
-
-    /// Notes nodes of the tree that are about to get their names on the target.
-    pub(super) fn note_placing<'p>(
-        &self,
-        nodes: impl Iterator<Item = (&'p (impl AsRef<Path> + ?Sized + 'p), &'p SeenNode)>,
-    ) {
-        let place_of = |path: &Path| self.relocated.find_place(path);
-        let nodes = nodes.map(|(path, node)| (place_of(path.as_ref()), node.mark()));
-        self.ownership.note_attempts(nodes);
-    }
-
-    /// Notes that a file has its name on the target, by whatever way it got there.
-    pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
-        if self.ownership.keeps_marks() {
-            let mark = NodeMark::new(version.size, version.mtime);
-            let place = self.relocated.find_place(path);
-            self.ownership.note_placed(std::iter::once((place, mark)));
-        }
-        self.queue_moved(path, version);
     }
 }
 

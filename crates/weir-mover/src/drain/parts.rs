@@ -35,10 +35,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let base = base.unwrap_or_else(|error| {
             round.fail(&at, &error);
-            self.copies.hold(&at);
+            self.target.copies.hold(&at);
             FileBase { at, inode: None }
         });
-        self.copies.add_base(ino.0, base);
+        self.target.copies.add_base(ino.0, base);
     }
 
     /// Finds a base that was left under a hidden name. A drain that was killed may have given it a name of its file.
@@ -88,21 +88,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<(), MoveError> {
         let ino = Ino(version.ino);
         // A directory that is to get its name takes its files to other paths.
-        if !self.copies.has_base(ino.0) || self.relocated.is_relocated(path) {
+        if !self.target.copies.has_base(ino.0) || self.target.relocated.is_relocated(path) {
             return Ok(());
         }
         // Also if it cannot be evicted now, since it is open, it reads the bytes of its base there from now on.
         let evicted = self.copy_links().evict_version(path, version);
         let is_evicted = evicted.map_err(MoveError::io("evicting", path))?;
         if is_evicted {
-            self.copies.note_evicted(version.ino, path);
+            self.target.copies.note_evicted(version.ino, path);
         }
         self.drop_base(ino)
     }
 
     /// Removes the base of a file whose copy is another one.
     pub(super) fn drop_base(&mut self, ino: Ino) -> Result<(), MoveError> {
-        let Some(base) = self.copies.find_base(ino.0).cloned() else {
+        let Some(base) = self.target.copies.find_base(ino.0).cloned() else {
             return Ok(());
         };
         let table = self.from.tree.evictions().expect("it has an evicted file");
@@ -112,7 +112,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if known.is_some_and(|copy| copy.path == table.absolute(&base.at)) {
             return Ok(());
         }
-        self.copies.forget_base(ino.0);
+        self.target.copies.forget_base(ino.0);
         self.copy_links().remove_base(&base.at)
     }
 
@@ -125,7 +125,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = self.walk();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
             // Size and time alone may be those of another version.
-            if !self.moved.has_version(path, node) {
+            if !self.target.moved.has_version(path, node) {
                 continue;
             }
             if let Err(error) = self.replace_base(path, &node.version) {

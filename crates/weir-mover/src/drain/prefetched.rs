@@ -117,7 +117,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             let there = self.to.find_node(&path);
             if there.is_ok_and(|there| there.as_ref().is_some_and(is_same)) {
-                self.moved.insert(path, MovedNode::from_seen(node, false));
+                self.target
+                    .moved
+                    .insert(path, MovedNode::from_seen(node, false));
             }
         }
     }

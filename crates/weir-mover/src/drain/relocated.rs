@@ -22,6 +22,7 @@ use weir_client::types::Stat;
 use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_state::DetachedNodes;
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -41,19 +42,19 @@ struct PathChange {
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The path of a node on the target.
     pub(super) fn at_target(&self, path: &Path) -> PathBuf {
-        self.to.join(self.relocated.find_place(path))
+        self.to.join(self.target.relocated.find_place(path))
     }
 
     /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
     /// paths.
     pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
-        let moved = &self.moved;
-        self.relocated.retain(|path| moved.contains(path));
+        let moved = &self.target.moved;
+        self.target.relocated.retain(|path| moved.contains(path));
         let renamed = self.renamed_directories(snapshot);
         let mut taken = self.replaced_nodes(snapshot, &renamed);
         taken.extend(self.stranded_directories(snapshot));
         taken.extend(renamed.into_iter().map(|(from, to)| PathChange {
-            at: self.relocated.find_place(&from),
+            at: self.target.relocated.find_place(&from),
             from,
             to,
             earlier: Vec::new(),
@@ -62,10 +63,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut nodes = Vec::new();
         taken.sort_by(|one, other| other.from.cmp(&one.from));
         for one in taken {
-            nodes.push((self.take_nodes(&one.from, &one.to), one));
+            nodes.push((self.target.detach_nodes(&one.from, &one.to), one));
         }
         nodes.reverse();
-        for ((mut moved, relocated), one) in nodes {
+        for (
+            DetachedNodes {
+                mut moved,
+                relocated,
+            },
+            one,
+        ) in nodes
+        {
             moved.extend(one.earlier);
             let (at, to) = (&one.at, &one.to);
             for (path, mut node) in moved {
@@ -73,19 +81,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 node.is_told = false;
                 // By its new name it may be one that is to be analysed.
                 node.is_doubtful |= node.kind == NodeKind::File && self.is_for_analysis(&path);
-                self.moved.insert(path, node);
+                self.target.moved.insert(path, node);
             }
-            self.relocated.extend(relocated);
-            let before = self.relocated.remove(to);
-            if self.relocated.find_place(to) != *at {
+            self.target.relocated.extend(relocated);
+            let before = self.target.relocated.remove(to);
+            if self.target.relocated.find_place(to) != *at {
                 // A retired one may be in the tree again: a walk had missed it.
                 let inode = snapshot.get(to).map(|seen| seen.version.inode());
                 let lock = before.and_then(|before| before.lock);
                 let relocated = RelocatedDirectory::new(at.clone(), inode, lock);
-                self.relocated.insert(to.clone(), relocated);
+                self.target.relocated.insert(to.clone(), relocated);
             }
         }
-        self.note_inodes(snapshot);
+        self.target.note_inodes(snapshot);
     }
 
     /// The directories that this drain made and that have other paths now: the old and the new one.
@@ -100,11 +108,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect();
         let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
         let copies = self.copies_of_evicted(snapshot);
-        for (from, moved) in self.moved.iter() {
+        for (from, moved) in self.target.moved.iter() {
             let inode = moved.version.inode();
             let is_candidate = moved.kind == NodeKind::Directory
                 && moved.is_ours
-                && !self.relocated.is_merged(inode)
+                && !self.target.relocated.is_merged(inode)
                 && self.renames.has_renamed(inode.1, u64::MAX)
                 && snapshot
                     .get(from)
@@ -114,9 +122,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             };
             let mut below = snapshot.at_and_below(to);
             if below.any(|(_, node)| evicted.contains(&node.version.ino))
-                || is_at_above_or_below(&self.relocated.find_place(from), &copies)
-                || is_at_above_or_below(&self.relocated.find_place(to), &copies)
-                || !self.moved.has_same_files(from, to, snapshot)
+                || is_at_above_or_below(&self.target.relocated.find_place(from), &copies)
+                || is_at_above_or_below(&self.target.relocated.find_place(to), &copies)
+                || !self.target.moved.has_same_files(from, to, snapshot)
             {
                 continue;
             }
@@ -148,14 +156,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
         let directories = snapshot.of_kind(NodeKind::Directory);
         let replaced = directories.filter_map(|(path, node)| {
-            let moved = self.moved.get(path)?;
+            let moved = self.target.moved.get(path)?;
             // One that the drain made for the same directory before it was renamed away and back, too.
             let is_replaced = (comes.contains(path)
                 || moved.kind == NodeKind::Directory
                     && moved.version.inode() != node.version.inode()
                     && self.renames.has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
-                && !is_at_above_or_below(&self.relocated.find_place(path), &copies);
+                && !is_at_above_or_below(&self.target.relocated.find_place(path), &copies);
             is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
         });
         replaced.collect()
@@ -164,14 +172,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The retirements of the relocated directories that the tree has no more while it has something else under their
     /// names, old or new: they never become whole, and keep others from these names.
     fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<PathChange> {
-        if self.relocated.unnamed().next().is_none() {
+        if self.target.relocated.unnamed().next().is_none() {
             return Vec::new();
         }
         let directories = snapshot.of_kind(NodeKind::Directory);
         let living: HashSet<(u64, u64)> =
             directories.map(|(_, node)| node.version.inode()).collect();
         let copies = self.copies_of_evicted(snapshot);
-        let stranded = self.relocated.iter().filter_map(|(path, one)| {
+        let stranded = self.target.relocated.iter().filter_map(|(path, one)| {
             let inode = one.inode.filter(|inode| !living.contains(inode))?;
             let seen = snapshot.get(path);
             let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
@@ -184,9 +192,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
     fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
-        let at = self.relocated.find_place(path);
-        let to = self.moved.unused_retired_path(path, ino);
-        let earlier = match self.moved.get(path)?.is_ours {
+        let at = self.target.relocated.find_place(path);
+        let to = self.target.moved.unused_retired_path(path, ino);
+        let earlier = match self.target.moved.get(path)?.is_ours {
             true => Vec::new(),
             // It was among those that the earlier drains have made.
             false => self.earlier_nodes(walk, &at, &to).ok().flatten()?,
@@ -199,37 +207,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         })
     }
 
-    /// Takes the nodes at and below a path out of the tables, with other paths.
-    #[allow(clippy::type_complexity)] // the two tables
-    pub(super) fn take_nodes(
-        &mut self,
-        from: &Path,
-        to: &Path,
-    ) -> (
-        Vec<(PathBuf, MovedNode)>,
-        Vec<(PathBuf, RelocatedDirectory<T::File>)>,
-    ) {
-        let moved = self.moved.take_below(from, to);
-        let relocated = self.relocated.remove_below(from).into_iter();
-        let relocated = relocated.map(|(path, directory)| (rebase(&path, from, to), directory));
-        (moved, relocated.collect())
-    }
-
-    /// Notes the inodes of directories that have taken the place of others, by no rename.
-    fn note_inodes(&mut self, snapshot: &TreeSnapshot) {
-        for (path, node) in snapshot.of_kind(NodeKind::Directory) {
-            if let Some(moved) = self.moved.get_mut(path) {
-                if moved.kind == NodeKind::Directory {
-                    moved.version = node.version;
-                    let relocated = self.relocated.get_mut(path);
-                    if let Some(relocated) = relocated.filter(|one| !one.is_retired()) {
-                        relocated.inode = Some(node.version.inode());
-                    }
-                }
-            }
-        }
-    }
-
     /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
     /// its own.
     pub(super) fn begin_hidden(
@@ -238,12 +215,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         node: &SeenNode,
     ) -> Result<bool, MoveError> {
-        let is_taken = self.relocated.has_at(path);
+        let is_taken = self.target.relocated.has_at(path);
         let is_renamed = self
             .renames
             .has_renamed(node.version.ino, round.snapshot.walk);
-        let is_merged = self.relocated.is_merged(node.version.inode());
-        if self.relocated.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
+        let is_merged = self.target.relocated.is_merged(node.version.inode());
+        if self.target.relocated.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
             return Ok(false);
         }
         let target = self.to.join(path);
@@ -260,7 +237,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         let mut at = part_of(path);
-        if self.relocated.has_at(&at) {
+        if self.target.relocated.has_at(&at) {
             let mut name = OsString::from(format!("{:x}-", node.version.ino));
             name.push(path.file_name().unwrap_or_default());
             at = part_of(&path.with_file_name(name));
@@ -287,7 +264,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             _ => creating()(error),
         })?;
         let relocated = RelocatedDirectory::new(at, Some(node.version.inode()), Some(lock));
-        self.relocated.insert(path.to_owned(), relocated);
+        self.target.relocated.insert(path.to_owned(), relocated);
         Ok(true)
     }
 
@@ -299,7 +276,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         there: &Stat,
         snapshot: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
-        let retired = self.moved.unused_retired_path(path, there.ino);
+        let retired = self.target.moved.unused_retired_path(path, there.ino);
         let nodes = self.earlier_nodes(snapshot.walk, path, &retired)?;
         let is_other = |(at, node): &(PathBuf, MovedNode)| {
             let seen = snapshot.get(&rebase(at, &retired, path));
@@ -313,9 +290,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(nodes) = nodes.filter(|nodes| nodes.iter().any(is_other)) else {
             return Ok(false);
         };
-        self.moved.extend(nodes);
+        self.target.moved.extend(nodes);
         let relocated = RelocatedDirectory::new_retired(path);
-        self.relocated.insert(retired, relocated);
+        self.target.relocated.insert(retired, relocated);
         Ok(true)
     }
 
@@ -327,7 +304,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         at: &Path,
         to: &Path,
     ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
-        if !self.ownership.keeps_marks() {
+        if !self.target.ownership.keeps_marks() {
             return Ok(None);
         }
         let mut nodes = Vec::new();
@@ -359,7 +336,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         at: &Path,
         there: &Stat,
     ) -> Result<Option<MovedNode>, MoveError> {
-        if kind_of(there) == NodeKind::Directory || !self.ownership.has_placed(at, there) {
+        if kind_of(there) == NodeKind::Directory || !self.target.ownership.has_placed(at, there) {
             return Ok(None);
         }
         let mut node = MovedNode::from_earlier(walk, there);
@@ -374,29 +351,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes a hidden directory that is gone from the tree.
     pub(super) fn remove_relocated(&mut self, path: &Path) -> Result<bool, MoveError> {
         let hidden = self.at_target(path);
-        let relocated = self.relocated.get_mut(path);
+        let relocated = self.target.relocated.get_mut(path);
         drop(relocated.and_then(|relocated| relocated.lock.take()));
         let removed = remove_hidden_tree(self.to.tree, &hidden);
         removed.map_err(MoveError::io("removing", &hidden))?;
-        self.relocated.remove(path);
+        self.target.relocated.remove(path);
         Ok(true)
-    }
-
-    /// Retires a relocated directory: its files are moved anew, one by one.
-    pub(super) fn retire(&mut self, path: &Path, walk: u64) {
-        let Some(inode) = self.relocated.get(path).and_then(|one| one.inode) else {
-            return;
-        };
-        self.relocated.note_merged(inode);
-        let retired = self.moved.unused_retired_path(path, inode.1);
-        let (moved, relocated) = self.take_nodes(path, &retired);
-        for (path, node) in moved {
-            self.moved.insert(path, MovedNode { walk, ..node });
-        }
-        self.relocated.extend(relocated);
-        if let Some(relocated) = self.relocated.get_mut(&retired) {
-            relocated.inode = None;
-            relocated.lock = None;
-        }
     }
 }

@@ -121,7 +121,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         told.retain(|(lost, walk)| {
             let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
             let is_since = |moved: &MovedNode| moved.version.ctime <= lost.at;
-            let path = path.filter(|path| self.moved.get(path).is_some_and(is_since));
+            let path = path.filter(|path| self.target.moved.get(path).is_some_and(is_since));
             let is_kept = path.is_some() || walk + KEPT_WALKS >= now.walk;
             if let Some(path) = path {
                 by_path.entry(path).or_default().push(lost.clone());
@@ -131,7 +131,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.removals.told = told;
         let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
             lost.sort_by_key(|lost| lost.at);
-            let ino = self.moved[&*path].version.ino;
+            let ino = self.target.moved[&*path].version.ino;
             let first = lost.iter().find(|lost| lost.ino == ino)?.at;
             let mut removals = lost
                 .iter()
@@ -162,7 +162,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .collect();
         let unmoved = lost.into_iter().filter_map(|lost| {
             let path = directories.get(&lost.dir)?.join(&lost.name);
-            let moved = self.moved.get(&path);
+            let moved = self.target.moved.get(&path);
             let is_moved = moved.is_some_and(|moved| moved.version.ino == lost.ino);
             let is_chosen = self.filter.takes(&Path::new("/").join(&path));
             (is_chosen && !is_moved).then(|| UnmovedName {
@@ -203,10 +203,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let Some(turn) = others.get_mut(&node.version.ino) else {
                 continue;
             };
-            if removed.contains_key(path) || self.has_name(path, node) {
+            if removed.contains_key(path) || self.target.has_name(path, node) {
                 continue;
             }
-            let is_named = named.contains(&**path) && !self.relocated.is_relocated(path);
+            let is_named = named.contains(&**path) && !self.target.relocated.is_relocated(path);
             *turn = turn
                 .filter(|_| is_named)
                 .map(|turn| turn.max(node.version.ctime));
@@ -221,22 +221,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         names.collect()
     }
 
-    /// True if the target has a file or link under its own name.
-    fn has_name(&self, path: &Path, node: &SeenNode) -> bool {
-        let is_there = match node.kind {
-            NodeKind::Symlink => self.moved.has_link(path, node),
-            _ => self.moved.has_version(path, node),
-        };
-        is_there && !self.relocated.is_relocated(path)
-    }
-
     /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers.
     fn paths_of_directories(
         &self,
         wanted: &HashSet<u64>,
         now: &TreeSnapshot,
     ) -> HashMap<u64, PathBuf> {
-        let moved = self.moved.iter();
+        let moved = self.target.moved.iter();
         let moved = moved.filter(|(_, moved)| moved.kind == NodeKind::Directory);
         let moved = moved.map(|(path, moved)| (moved.version.ino, path));
         let seen = now.of_kind(NodeKind::Directory);
@@ -255,7 +246,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut names = Vec::new();
         for (path, whiteout) in &now.whiteouts {
             if whiteout.file().is_none()
-                || self.moved.contains(path)
+                || self.target.moved.contains(path)
                 || !self.can_be_removed(path, now)
             {
                 continue;
@@ -289,8 +280,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         has_directory
             && !is_kind(path, NodeKind::Symlink)
             && failures < MOST_ROUNDS
-            && !self.relocated.is_relocated(path)
-            && !self.copies.has_around(path)
+            && !self.target.relocated.is_relocated(path)
+            && !self.target.copies.has_around(path)
     }
 
     /// Removes a name from the target, if it is still that of what programs have removed; returns the node.
@@ -303,13 +294,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(whiteout) = &name.whiteout else {
             let is_whited_out = now.whiteouts.contains_key(path);
             let target = self.to.join(path);
-            let is_removed = self.remove_ours(&target, &self.moved[path], is_whited_out)?;
+            let is_removed = self.remove_ours(&target, &self.target.moved[path], is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
         let target = &self.to.join(path);
         let there = self.to.find_node(target)?;
         // Else a drain has put the next version there.
-        let is_taken = |there: &Stat| self.ownership.is_taken(path, there);
+        let is_taken = |there: &Stat| self.target.ownership.is_taken(path, there);
         if !there.as_ref().is_some_and(is_taken) {
             return Ok(None);
         }

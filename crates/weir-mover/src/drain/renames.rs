@@ -85,7 +85,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn ask_for_history(&mut self, walk: u64) -> Option<TreeHistory> {
         let history = self.from.tree.name_history(&mut self.renames.known).ok()?;
         self.renames.note(&history, walk);
-        if self.order.rule == NameOrder::Changes && !self.ownership.keeps_all {
+        if self.order.rule == NameOrder::Changes && !self.target.ownership.keeps_all {
             self.removals.note(&history.lost, walk);
         }
         Some(history)

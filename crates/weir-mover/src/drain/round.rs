@@ -55,20 +55,22 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = Arc::clone(&round.snapshot);
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
             // A symbolic link above would lead elsewhere.
-            if self.moved.contains(path)
+            if self.target.moved.contains(path)
                 || round.is_blocked(path)
-                || self.moved.is_below_another_kind(path)
+                || self.target.moved.is_below_another_kind(path)
             {
                 continue;
             }
             if self.is_borrowed(path, round) {
-                self.moved
+                self.target
+                    .moved
                     .insert(path.clone(), MovedNode::from_seen(node, false));
                 continue;
             }
             match self.begin_hidden(round, path, node) {
                 Ok(true) => {
-                    self.moved
+                    self.target
+                        .moved
                         .insert(path.clone(), MovedNode::from_seen(node, true));
                     self.unsynced.extend(path.parent().map(Path::to_owned));
                     continue;
@@ -94,12 +96,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
                 }
-                Err(_) if self.ownership.keeps_marks() && self.knows_other_kind(round, path) => {
+                Err(_)
+                    if self.target.ownership.keeps_marks()
+                        && self.knows_other_kind(round, path) =>
+                {
                     round.blocked.insert(path.clone());
                 }
                 made => {
                     let moved = MovedNode::from_seen(node, made.is_ok());
-                    self.moved.insert(path.clone(), moved);
+                    self.target.moved.insert(path.clone(), moved);
                     self.unsynced.extend(path.parent().map(Path::to_owned));
                 }
             }
@@ -122,7 +127,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if the target has a file or link of an earlier drain in the place of a directory. This one removes it then,
     /// as if it had made it: nothing is written to where an old link leads.
     fn knows_other_kind(&mut self, round: &mut RoundState, path: &Path) -> bool {
-        let at = self.relocated.find_place(path);
+        let at = self.target.relocated.find_place(path);
         let target = self.to.join(&at);
         let there = self.to.tree.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target));
@@ -132,7 +137,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         });
         match known {
             Ok(Some(node)) => {
-                self.moved.insert(path.to_owned(), node);
+                self.target.moved.insert(path.to_owned(), node);
                 true
             }
             Ok(None) => false,
@@ -169,10 +174,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut order = RoundOrder::default();
         let mut movable: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if self.moved.has_version(path, node) {
+            if self.target.moved.has_version(path, node) {
                 continue;
             }
-            if self.copies.is_copy_at(node.version.ino, path) {
+            if self.target.copies.is_copy_at(node.version.ino, path) {
                 if let Err(error) = self.keep_copy_attributes(path, node) {
                     round.fail(path, &error);
                 }
@@ -256,8 +261,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// True if the target has something in the place of a file that changes of names are to remove before.
     pub(super) fn waits_for_names(&self, round: &RoundState, path: &Path) -> bool {
-        self.is_in_the_way(path)
-            || self.copies.is_held(path)
+        self.target.is_in_the_way(path)
+            || self.target.copies.is_held(path)
             || round.is_blocked(path)
             || self.awaits_removal(&round.snapshot, path, NodeKind::File)
     }
@@ -303,7 +308,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
         // The path may lead to a file of another directory by then, or to a version behind others.
-        let is_as_seen = self.moved.is_in_renamed(path, &self.renames)
+        let is_as_seen = self.target.moved.is_in_renamed(path, &self.renames)
             || self.is_ordered(path) && !self.order.takes_any_version(node.version.inode());
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {
@@ -311,23 +316,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 source: self.from.join(path),
                 target: self.at_target(path),
             },
-            replaces: self.replaceable(path),
+            replaces: self.target.replaceable(path),
             content: self.analysed_content(path).or_else(seen),
-            likeness: self.likeness_of(path, node.version.mtime, node.born),
-            is_ours: self.moved.has_made(path),
-        }
-    }
-
-    /// How it is known if the target has a file already. Programs may give a file the time of another version that is there,
-    /// as cp -p and tar do: then it is older than the file.
-    pub(super) fn likeness_of(&self, path: &Path, mtime: Time, born: Option<Time>) -> LikenessBy {
-        let had_version = self.moved.contains(path)
-            || self.ownership.has_taken(path)
-            || self.ownership.is_continued();
-        let was_written_then = born.is_some_and(|born| born <= mtime);
-        match had_version && !was_written_then {
-            true => LikenessBy::Bytes,
-            false => LikenessBy::Times,
+            likeness: self.target.likeness_of(path, node.version.mtime, node.born),
+            is_ours: self.target.moved.has_made(path),
         }
     }
 
@@ -360,7 +352,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
         let node_of = |path: &PathBuf| snapshot.get(path).expect("chosen from it");
-        self.note_placing(chosen.iter().map(|path| (*path, node_of(path))));
+        self.target
+            .note_placing(chosen.iter().map(|path| (*path, node_of(path))));
         let is_large = |node: &SeenNode| {
             !self.team.is_alone() && node.version.size > LARGE_BYTES && !node.has_links
         };
@@ -373,7 +366,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 CopyWay::Early
             } else if self.has_gone_ahead(node) {
                 CopyWay::Ahead
-            } else if self.copies.has_base(node.version.ino) {
+            } else if self.target.copies.has_base(node.version.ino) {
                 CopyWay::Rewritten
             } else if is_cut && is_large(node) {
                 CopyWay::Large
@@ -400,7 +393,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let nodes = paths.iter().map(|path| (path, node_of(path)));
             // One that may have been written again within a tick has its name all the same.
             let has_name = |path: &Path, node: &SeenNode| {
-                let moved = self.moved.get(path);
+                let moved = self.target.moved.get(path);
                 moved.is_some_and(|moved| moved.version == node.version)
             };
             for (_, node) in nodes.filter(|(path, node)| !has_name(path, node)) {
@@ -599,7 +592,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 round.pend(path, node, state);
                 continue;
             }
-            let version = self.moved.get(path).map(|moved| moved.version);
+            let version = self.target.moved.get(path).map(|moved| moved.version);
             let version = version.unwrap_or(node.version);
             if let Err(error) = self.replace_base(path, &version) {
                 round.fail(path, &error);
@@ -631,13 +624,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let version = result.version_on(node.version.dev).unwrap_or(node.version);
         let is_settled = round.is_settled(&version);
         if result.is_named || result.failure.is_none() {
-            let was_ours = self.moved.get(path).is_some_and(|moved| moved.is_ours);
+            let was_ours = self
+                .target
+                .moved
+                .get(path)
+                .is_some_and(|moved| moved.is_ours);
             let moved = MovedNode {
                 version,
                 is_doubtful: result.failure.is_some() || !is_settled,
                 ..MovedNode::from_seen(node, result.is_named || was_ours)
             };
-            self.moved.insert(path.to_owned(), moved);
+            self.target.moved.insert(path.to_owned(), moved);
             self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {

@@ -53,22 +53,6 @@ impl RealDirectories {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The names that were removed from an elevated tree when both walks looked, and that this drain has
-    /// not made on the target since. The tree may have them again.
-    pub(super) fn whited_out<'a>(
-        &'a self,
-        then: &'a TreeSnapshot,
-        now: &'a TreeSnapshot,
-    ) -> impl Iterator<Item = &'a PathBuf> {
-        let paths = then.whiteouts.keys();
-        paths.filter(|path| {
-            now.whiteouts.contains_key(*path)
-                && !self.moved.contains(path)
-                && !self.copies.has_around(path)
-                && !self.relocated.has_around(path)
-        })
-    }
-
     /// True if the target has something in the place of a node that is about to be removed there.
     pub(super) fn awaits_removal(
         &self,
@@ -76,7 +60,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         kind: NodeKind,
     ) -> bool {
-        if !snapshot.whiteouts.contains_key(path) || self.moved.contains(path) {
+        if !snapshot.whiteouts.contains_key(path) || self.target.moved.contains(path) {
             return false;
         }
         let there = self.to.find_node(self.at_target(path));
@@ -92,7 +76,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         then: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> ChangedNames {
-        let mut hidden: Vec<PathBuf> = self.whited_out(then, now).cloned().collect();
+        let mut hidden: Vec<PathBuf> = self.target.whited_out(then, now).cloned().collect();
         let kept = self.destinations_of_old_links(&[], now);
         hidden.retain(|path| !is_at_above_or_below(path, &kept));
         self.remove_hidden(hidden, now)
@@ -101,7 +85,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
     /// directory instead of something else, or the other way around.
     pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        let mut in_the_way: Vec<PathBuf> = self.whited_out(now, now).cloned().collect();
+        let mut in_the_way: Vec<PathBuf> = self.target.whited_out(now, now).cloned().collect();
         let has_successor = |path: &Path| {
             path.ancestors()
                 .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
@@ -112,7 +96,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.ownership.keeps_all {
+        if self.target.ownership.keeps_all {
             return changed;
         }
         // Directories after what is in them.
@@ -125,7 +109,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let whiteout = &now.whiteouts[&path];
             let done = self.remove_from_target(&path, whiteout, successor, &mut directories);
             let done = done.map(|removed| {
-                self.ownership.note_unlinked(removed.as_ref());
+                self.target.ownership.note_unlinked(removed.as_ref());
                 removed.is_some()
             });
             gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
@@ -134,7 +118,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         self.sync(&mut changed);
-        self.ownership.note_removed(gone.iter());
+        self.target.ownership.note_removed(gone.iter());
         for path in removed {
             let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
             if let Err(error) = forgotten {
@@ -175,7 +159,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 remove_directory(self.to.tree, target)
             }
             NodeKind::Directory => return Ok(None),
-            _ if !self.ownership.is_taken_or_placed(path, &there) => return Ok(None),
+            _ if !self.target.ownership.is_taken_or_placed(path, &there) => return Ok(None),
             _ => self.to.tree.remove(target),
         };
         unless_gone(self.to.tree, target, removed).map_err(MoveError::io("removing", target))?;
