@@ -24,7 +24,7 @@ use weir_client::types::Stat;
 use super::copies::{hidden_name, FileBase};
 use super::round_state::RoundState;
 use super::snapshot::SeenNode;
-use super::{names_file, Drain, EvictedBytes};
+use super::{Drain, EvictedBytes};
 use crate::content::refuse_other_content;
 use crate::copy::{FileCopy, KnownPart, OpenCopy};
 use crate::error::MoveError;
@@ -105,7 +105,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(|(path, node)| {
                 !node.has_links
                     && !self.target.relocated.is_relocated(path)
-                    && !names_file(self.kept.as_ref(), path)
+                    && !self.choice.is_kept(path)
                     && !self.target.copies.is_evicted(node.version.ino)
                     && !self.target.moved.has_version(path, node)
             })

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::snapshot::TreeSnapshot;
-use super::{Drain, PendingFile, PendingState};
+use super::target_state::TargetState;
+use super::{Drain, MovedNode, MovedNodes, PendingFile, PendingState};
 use crate::summary::{as_text, StageSummary};
 use crate::tree::{FileTree, NodeKind};
 
@@ -62,6 +63,69 @@ impl EventLog {
             self.add(path, FileEvent::Failed { reason });
         }
     }
+
+    /// Notes the files that a round found or made safe, and those that it could not move.
+    pub fn note_round<F>(
+        &mut self,
+        target: &mut TargetState<F>,
+        snapshot: &TreeSnapshot,
+        pending: &[PendingFile],
+    ) {
+        for (path, node) in snapshot.of_kind(NodeKind::File) {
+            if target.relocated.is_relocated(path) {
+                continue;
+            }
+            let moved = target.moved.get_mut(path);
+            let is_version = |moved: &&mut MovedNode| {
+                moved.kind == NodeKind::File && moved.is_version(node.version)
+            };
+            if let Some(moved) = moved.filter(is_version).filter(|moved| !moved.is_told) {
+                moved.is_told = true;
+                self.failed.retain(|(failed, _)| failed != path);
+                let bytes = node.version.size;
+                self.add(path, FileEvent::Safe { bytes });
+            }
+        }
+        for file in pending {
+            if let PendingState::Failed { reason } = &file.state {
+                self.add_failure(&file.path, reason);
+            }
+        }
+    }
+
+    pub fn note_evicted(&mut self, path: &Path, bytes: u64) {
+        self.add(path, FileEvent::Evicted { bytes });
+    }
+
+    /// Notes the files that the end has moved, and those that it has not.
+    pub fn note_finish(
+        &mut self,
+        moved: &MovedNodes,
+        source: &Path,
+        snapshot: &TreeSnapshot,
+        summary: &StageSummary,
+    ) {
+        let mut failed = HashSet::new();
+        for failure in &summary.failed {
+            let path = failure.source.strip_prefix(source);
+            let path: PathBuf = path.unwrap_or(&failure.source).components().collect();
+            self.add_failure(&path, &failure.reason);
+            failed.insert(path);
+        }
+        // Of one that was stopped nobody knows how far it came.
+        if summary.stopped {
+            return;
+        }
+        for (path, node) in snapshot.of_kind(NodeKind::File) {
+            let is_told = moved
+                .get(path)
+                .is_some_and(|moved| moved.is_told && moved.is_version(node.version));
+            if !is_told && !failed.contains(path) {
+                let bytes = node.version.size;
+                self.add(path, FileEvent::Safe { bytes });
+            }
+        }
+    }
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
@@ -74,67 +138,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub fn take_events(&mut self) -> Vec<MoveEvent> {
         let log = self.events.as_mut();
         log.map_or_else(Vec::new, |log| std::mem::take(&mut log.events))
-    }
-
-    /// Notes the files that a round found or made safe, and those that it could not move.
-    pub(super) fn note_round(&mut self, snapshot: &TreeSnapshot, pending: &[PendingFile]) {
-        let Some(log) = &mut self.events else {
-            return;
-        };
-        for (path, node) in snapshot.of_kind(NodeKind::File) {
-            if self.target.relocated.is_relocated(path) {
-                continue;
-            }
-            let moved = self.target.moved.get_mut(path);
-            let is_version = |moved: &&mut super::MovedNode| {
-                moved.kind == NodeKind::File && moved.is_version(node.version)
-            };
-            if let Some(moved) = moved.filter(is_version).filter(|moved| !moved.is_told) {
-                moved.is_told = true;
-                log.failed.retain(|(failed, _)| failed != path);
-                let bytes = node.version.size;
-                log.add(path, FileEvent::Safe { bytes });
-            }
-        }
-        for file in pending {
-            if let PendingState::Failed { reason } = &file.state {
-                log.add_failure(&file.path, reason);
-            }
-        }
-    }
-
-    pub(super) fn note_evicted(&mut self, path: &Path, bytes: u64) {
-        if let Some(log) = &mut self.events {
-            log.add(path, FileEvent::Evicted { bytes });
-        }
-    }
-
-    /// Notes the files that the end has moved, and those that it has not.
-    pub(super) fn note_finish(&mut self, snapshot: &TreeSnapshot, summary: &StageSummary) {
-        let Some(log) = &mut self.events else {
-            return;
-        };
-        let mut failed = HashSet::new();
-        for failure in &summary.failed {
-            let path = failure.source.strip_prefix(&self.from.path);
-            let path: PathBuf = path.unwrap_or(&failure.source).components().collect();
-            log.add_failure(&path, &failure.reason);
-            failed.insert(path);
-        }
-        // Of one that was stopped nobody knows how far it came.
-        if summary.stopped {
-            return;
-        }
-        for (path, node) in snapshot.of_kind(NodeKind::File) {
-            let is_told = self
-                .target
-                .moved
-                .get(path)
-                .is_some_and(|moved| moved.is_told && moved.is_version(node.version));
-            if !is_told && !failed.contains(path) {
-                let bytes = node.version.size;
-                log.add(path, FileEvent::Safe { bytes });
-            }
-        }
     }
 }

@@ -21,7 +21,7 @@ use super::copy_links::CopyLinks;
 use super::round::options_of_round;
 use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
-use super::{names_file, Drain, MovedNode};
+use super::{Drain, MovedNode};
 use crate::copy::{match_xattrs, LikenessBy};
 use crate::error::MoveError;
 use crate::list::move_files;
@@ -69,7 +69,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let mut chosen = self.evictable(&snapshot);
         chosen.sort_by_cached_key(|(path, node)| {
             let used = node.kept.atime.max(node.version.mtime);
-            let is_last = self.awaits_analysis(path, node);
+            let is_last = self.held_files.is_awaited(path, node);
             let is_elsewhere = Ino(node.version.ino).rank().0 != rank;
             (
                 is_last,
@@ -88,7 +88,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 .map_err(MoveError::io("evicting", &file))?
             {
                 self.target.copies.note_evicted(node.version.ino, path);
-                self.note_evicted(path, node.version.size);
+                if let Some(log) = &mut self.events {
+                    log.note_evicted(path, node.version.size);
+                }
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
             }
@@ -105,12 +107,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 && !node.has_links
                 && !self.target.copies.is_evicted(node.version.ino)
                 && self.target.is_safe(path, node)
-                && !(self.keeps_for_analysis() && self.awaits_analysis(path, node))
+                && !(self.held_files.keeps_files() && self.held_files.is_awaited(path, node))
         };
-        let is_kept = |path: &Path| names_file(self.kept.as_ref(), path);
         files
             .filter(is_evictable)
-            .filter(|(path, _)| !is_kept(path))
+            .filter(|(path, _)| !self.choice.is_kept(path))
             .collect()
     }
 

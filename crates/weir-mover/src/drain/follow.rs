@@ -89,7 +89,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         // One for the files that are moved first, one for the others.
         let mut is_behind = [false; 2];
         for (path, node) in chosen {
-            let is_behind = &mut is_behind[usize::from(self.is_first(path))];
+            let is_behind = &mut is_behind[usize::from(self.choice.is_first(path))];
             // Removals may come before it.
             let has_others = *is_behind || self.removals.has_some();
             let comes_in_turn = has_others && self.is_ordered(path);

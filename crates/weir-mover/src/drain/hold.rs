@@ -11,6 +11,7 @@ use super::analysis::{AnalysisHold, AnalysisTable, AnalysisTask};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::{Drain, DrainRound, PendingFile, PendingState, LONG};
 use crate::content::ContentStamp;
+use crate::side::MoveSide;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
@@ -25,10 +26,74 @@ pub enum AnalysesLeft {
     Blocked,
 }
 
+/// The files that are held back. `None`: there are none.
+#[derive(Debug, Default)]
+pub(super) struct HeldFiles(Option<Arc<AnalysisTable>>);
+
+impl HeldFiles {
+    /// The state of a closed file that is not copied before its analysis.
+    pub fn hold_if_awaited(
+        &self,
+        path: &Path,
+        version: &FileVersion,
+        is_settled: bool,
+    ) -> Option<PendingState> {
+        let table = self.0.as_ref()?;
+        match table.queue(path, version.into(), is_settled) {
+            AnalysisHold::Free | AnalysisHold::Analysed => None,
+            AnalysisHold::Unsettled => Some(PendingState::Waiting),
+            AnalysisHold::Held => Some(PendingState::Analysis),
+        }
+    }
+
+    /// True if a file is to be analysed, whatever its content is.
+    pub fn is_wanted(&self, path: &Path) -> bool {
+        self.0.as_ref().is_some_and(|table| table.wants(path))
+    }
+
+    /// The only content of a file that may be copied.
+    pub fn only_content(&self, path: &Path) -> Option<ContentStamp> {
+        self.0.as_ref()?.content(path)
+    }
+
+    /// Forgets the analyses of files that a walk saw no more, and queues those again that are as they were.
+    pub fn review<S: FileTree>(&self, walk: &TreeSnapshot, from: &MoveSide<'_, S>) {
+        let Some(table) = &self.0 else {
+            return;
+        };
+        table.forget_outdated(walk);
+        for (path, content) in table.outdated() {
+            // Else it will be another one.
+            let state = from.tree.write_state(&from.join(&path));
+            if matches!(state, Ok(WriteState::Written)) {
+                table.queue(&path, content, true);
+            }
+        }
+    }
+
+    /// Queues a file that the target has got, if it was not analysed before, since a write waited for room.
+    pub fn queue_moved(&self, path: &Path, version: &FileVersion) {
+        if let Some(table) = &self.0 {
+            table.queue(path, version.into(), true);
+        }
+    }
+
+    /// True if the analysis of a file is not done.
+    pub fn is_awaited(&self, path: &Path, node: &SeenNode) -> bool {
+        let table = self.0.as_ref();
+        table.is_some_and(|table| table.is_awaited(path, (&node.version).into()))
+    }
+
+    /// True if files are kept for their analysis.
+    pub fn keeps_files(&self) -> bool {
+        self.0.as_ref().is_some_and(|table| !table.is_yielding())
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Holds files back for the analyzers of a table from now on.
     pub fn hold_for_analysis(&mut self, table: Arc<AnalysisTable>) {
-        self.analyses = Some(table);
+        self.held_files = HeldFiles(Some(table));
     }
 
     /// A round after the last write of the programs, which takes all files for settled. Files whose bytes would
@@ -42,7 +107,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let settled = SystemTime::now() + LONG;
         self.hurry(false);
         let round = self.round(settled, threads, progress);
-        let Some(table) = self.analyses.clone().filter(|_| laminates) else {
+        let Some(table) = self.held_files.0.clone().filter(|_| laminates) else {
             return round;
         };
         let is_hidden = |file: &&PendingFile| file.state == PendingState::Unlaminated;
@@ -60,10 +125,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// The analyses that a round has left.
     pub fn left_for_analysis(&self, round: &DrainRound) -> AnalysesLeft {
-        let table = self.analyses.as_ref();
+        let table = self.held_files.0.as_ref();
         let is_held = |file: &PendingFile| file.state == PendingState::Analysis;
         let is_blocked = |file: &PendingFile| {
-            file.state == PendingState::Waiting && self.is_for_analysis(&file.path)
+            file.state == PendingState::Waiting && self.held_files.is_wanted(&file.path)
         };
         // Also of files that were moved while a write waited.
         if table.is_some_and(|table| table.unfinished() > 0) || round.pending.iter().any(is_held) {
@@ -75,72 +140,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The state of a closed file that is not copied before its analysis.
-    pub(super) fn await_analysis(
-        &self,
-        path: &Path,
-        version: &FileVersion,
-        is_settled: bool,
-    ) -> Option<PendingState> {
-        let table = self.analyses.as_ref()?;
-        match table.queue(path, version.into(), is_settled) {
-            AnalysisHold::Free | AnalysisHold::Analysed => None,
-            AnalysisHold::Unsettled => Some(PendingState::Waiting),
-            AnalysisHold::Held => Some(PendingState::Analysis),
-        }
-    }
-
-    /// True if a file is to be analysed, whatever its content is.
-    pub(super) fn is_for_analysis(&self, path: &Path) -> bool {
-        self.analyses
-            .as_ref()
-            .is_some_and(|table| table.wants(path))
-    }
-
-    /// The only content of a file that may be copied.
-    pub(super) fn analysed_content(&self, path: &Path) -> Option<ContentStamp> {
-        self.analyses.as_ref()?.content(path)
-    }
-
-    /// Forgets the analyses of files that a walk saw no more, and queues those again that are as they were.
-    pub(super) fn review_analyses(&self, walk: &TreeSnapshot) {
-        let Some(table) = &self.analyses else {
-            return;
-        };
-        table.forget_outdated(walk);
-        for (path, content) in table.outdated() {
-            // Else it will be another one.
-            let state = self.from.tree.write_state(&self.from.join(&path));
-            if matches!(state, Ok(WriteState::Written)) {
-                table.queue(&path, content, true);
-            }
-        }
-    }
-
     /// Notes that a file has its name on the target, by whatever way it got there.
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         self.target.note_placed(path, version);
-        self.queue_moved(path, version);
-    }
-
-    /// Queues a file that the target has got, if it was not analysed before, since a write waited for room.
-    fn queue_moved(&self, path: &Path, version: &FileVersion) {
-        if let Some(table) = &self.analyses {
-            table.queue(path, version.into(), true);
-        }
-    }
-
-    /// True if the analysis of a file is not done.
-    pub(super) fn awaits_analysis(&self, path: &Path, node: &SeenNode) -> bool {
-        let table = self.analyses.as_ref();
-        table.is_some_and(|table| table.is_awaited(path, (&node.version).into()))
-    }
-
-    /// True if files are kept for their analysis.
-    pub(super) fn keeps_for_analysis(&self) -> bool {
-        self.analyses
-            .as_ref()
-            .is_some_and(|table| !table.is_yielding())
+        self.held_files.queue_moved(path, version);
     }
 }
 

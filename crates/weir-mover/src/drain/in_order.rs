@@ -36,7 +36,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         OrderedNode {
             path,
             version: &node.version,
-            is_first: self.is_first(path),
+            is_first: self.choice.is_first(path),
         }
     }
 

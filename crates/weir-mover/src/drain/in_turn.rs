@@ -220,7 +220,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let renamed = std::mem::take(&mut round.renamed);
         let (renamed, others) = renamed
             .into_iter()
-            .partition(|file: &RenamedFile| self.is_first(&file.path) == is_first);
+            .partition(|file: &RenamedFile| self.choice.is_first(&file.path) == is_first);
         round.renamed = others;
         for file in renamed {
             let changed = now.get(&file.path).expect("chosen from it").version.ctime;

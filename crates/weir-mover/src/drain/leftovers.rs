@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use weir_client::types::Stat;
 
 use super::snapshot::TreeSnapshot;
-use super::{names_file, Drain, MovedNode};
+use super::{Drain, MovedNode};
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
@@ -64,7 +64,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .map(|name| dir.join(name));
         let is_seen = |path: &Path| now.get(path).is_some();
         // The walk left out the paths that the filter does not choose: the tree may have them.
-        let is_chosen = |path: &Path| names_file(Some(&self.filter), path);
+        let is_chosen = |path: &Path| self.choice.is_moved(path);
         let unknown = paths.filter(|path| {
             now.get(path)
                 .is_none_or(|seen| seen.kind == NodeKind::Directory)

@@ -13,7 +13,7 @@
 //! | `round`, `round_state` | the files of a round |
 //! | `team` | the processes that copy files |
 //! | `lists`, `large` | copying them with other movers: lists of files, pieces of a large one |
-//! | `urgent` | files that somebody waits for |
+//! | `choice`, `urgent` | the choice of files, and those that somebody waits for |
 //! | `order`, `in_order`, `turns` | the order in which files get their names |
 //! | `early` | files that programs write again and again |
 //! | `file_state` | what is known of one file |
@@ -38,6 +38,7 @@
 
 mod ahead;
 mod analysis;
+mod choice;
 mod copies;
 mod copy_links;
 mod early;
@@ -93,17 +94,20 @@ use crate::summary::{as_text, StageSummary};
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
+use choice::FileChoice;
 use early::EarlyCopies;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
 pub use file_state::FileDrainState;
+use hold::HeldFiles;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
 use moved::{MovedNode, MovedNodes};
 use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
+use prefetched::NotedPrefetches;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
 use removals::RemovalHistory;
 use renames::{is_calm, RenameHistory};
@@ -206,11 +210,6 @@ impl DrainRound {
     }
 }
 
-/// True if a filter takes a file, by its path below the source.
-fn names_file(filter: Option<&PathFilter>, path: &Path) -> bool {
-    filter.is_some_and(|filter| filter.takes(&Path::new("/").join(path)))
-}
-
 /// The move of a directory of one tree into one of another, while programs write it.
 #[derive(Debug)]
 pub struct Drain<'t, S: FileTree, T: FileTree> {
@@ -218,16 +217,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     from: MoveSide<'t, S>,
     /// The one that it is moved into.
     to: MoveSide<'t, T>,
-    filter: PathFilter,
-    /// Files that are moved before all others.
-    first: Option<PathFilter>,
-    /// Others that are, because somebody waits for them.
-    urgent: Arc<UrgentPaths>,
-    /// Files that are not evicted.
-    kept: Option<PathFilter>,
-    /// Files that were prefetched, until a walk.
-    prefetched: Vec<PrefetchedFile>,
-    prefetch_notes: Option<PrefetchNotes>,
+    choice: FileChoice,
+    prefetched: NotedPrefetches,
     team: DrainTeam,
     target: TargetState<T::File>,
     due: Option<DueNames>,
@@ -255,8 +246,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     xattrs_not_kept: u64,
     /// `None`: nobody wants to know.
     events: Option<EventLog>,
-    /// `None`: nothing is held back for an analysis.
-    analyses: Option<Arc<AnalysisTable>>,
+    held_files: HeldFiles,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -265,12 +255,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         Drain {
             from,
             to,
-            filter,
-            first: None,
-            urgent: Arc::default(),
-            kept: None,
-            prefetched: Vec::new(),
-            prefetch_notes: None,
+            choice: FileChoice::new(filter),
+            prefetched: NotedPrefetches::default(),
             team: DrainTeam::default(),
             target: TargetState::new(),
             due: None,
@@ -287,7 +273,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             round_limit: u64::MAX,
             xattrs_not_kept: 0,
             events: None,
-            analyses: None,
+            held_files: HeldFiles::default(),
         }
     }
 
@@ -319,21 +305,17 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     /// Has the files that a filter takes moved before all others.
     pub fn move_first(&mut self, first: PathFilter) {
-        self.first = Some(first);
+        self.choice.first = Some(first);
     }
 
     /// Paths of which the files are moved before all others, as long as somebody waits for them.
     pub fn urgent_paths(&self) -> Arc<UrgentPaths> {
-        Arc::clone(&self.urgent)
+        Arc::clone(&self.choice.urgent)
     }
 
     /// Has the files that a filter takes never evicted.
     pub fn keep_in_instance(&mut self, kept: PathFilter) {
-        self.kept = Some(kept);
-    }
-
-    fn is_first(&self, path: &Path) -> bool {
-        names_file(self.first.as_ref(), path) || self.urgent.has(path)
+        self.choice.kept = Some(kept);
     }
 
     /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
@@ -350,7 +332,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         threads: usize,
         progress: &StageProgress,
     ) -> DrainRound {
-        self.read_prefetched();
+        self.prefetched.read_new();
         let settled = settled.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.copy_early(settled, threads, progress);
         let walk_begun = Instant::now();
@@ -358,7 +340,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let walk_seconds = walk_begun.elapsed().as_secs_f64();
         self.set_back(&mut snapshot);
         let snapshot = Arc::new(snapshot);
-        self.adopt_prefetched(&snapshot);
+        self.prefetched
+            .adopt(&snapshot, &self.to, &mut self.target.moved);
         let mut round = RoundState {
             settled,
             threads,
@@ -389,7 +372,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.target.pend_relocated(&mut round);
         self.early.remove_copies();
         self.seen = Arc::clone(&snapshot);
-        self.note_round(&snapshot, &round.pending);
+        if let Some(log) = &mut self.events {
+            log.note_round(&mut self.target, &snapshot, &round.pending);
+        }
         let is_safe = |(path, node): &(&PathBuf, &SeenNode)| {
             self.target.is_safe(path, node) && self.early.outdated_since(path).is_none()
         };
@@ -424,7 +409,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .evictions()
             .is_some_and(EvictionTable::has_evicted);
         let is_ordered = self.order.rule == NameOrder::Changes;
-        let is_wanted = !self.team.is_alone() || evicts || self.first.is_some() || is_ordered;
+        let is_wanted =
+            !self.team.is_alone() || evicts || self.choice.first.is_some() || is_ordered;
         let mut is_wanted = is_wanted || self.has_unknown_directories();
         for _ in 0..ROUNDS_AT_END {
             let is_stopped = progress.stop.load(Ordering::Relaxed);
@@ -443,9 +429,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             // Copies of evicted files that have no names of these yet: programs may have renamed a directory just now.
             is_wanted |= !self.target.copies.held().is_empty();
         }
-        self.read_prefetched();
+        self.prefetched.read_new();
         let snapshot = self.walk();
-        self.adopt_prefetched(&snapshot);
+        self.prefetched
+            .adopt(&snapshot, &self.to, &mut self.target.moved);
         if !progress.stop.load(Ordering::Relaxed) {
             self.target.retire_unnamed(snapshot.walk);
         }
@@ -512,7 +499,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         if !summary.stopped {
             self.clear_hidden_directories(&snapshot);
         }
-        self.note_finish(&snapshot, &summary);
+        if let Some(log) = &mut self.events {
+            log.note_finish(&self.target.moved, &self.from.path, &snapshot, &summary);
+        }
         summary
     }
 
@@ -532,7 +521,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         WalkedTree {
             tree: self.from.tree,
             root: &self.from.path,
-            filter: &self.filter,
+            filter: &self.choice.filter,
         }
     }
 
@@ -584,7 +573,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
     fn takes(&self, source: &Path, kind: NodeKind) -> bool {
         let path = self.below_source(source);
         !self.drain.target.copies.is_held(path)
-            && StageCaller::takes(&self.drain.filter, &Path::new("/").join(path), kind)
+            && StageCaller::takes(&self.drain.choice.filter, &Path::new("/").join(path), kind)
     }
     fn is_known(&self, source: &Path, stat: &Stat) -> bool {
         let path = self.below_source(source);

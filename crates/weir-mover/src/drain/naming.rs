@@ -258,7 +258,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .get(path)
             .is_some_and(|moved| moved.is_doubtful);
         self.target.moved.has_file_since(path, node.version.ctime)
-            && !(is_doubtful && self.is_for_analysis(path))
+            && !(is_doubtful && self.held_files.is_wanted(path))
     }
 
     /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use weir_client::types::Stat;
 
 use super::snapshot::{SeenNode, TreeSnapshot};
-use super::{Drain, MovedNode};
+use super::{Drain, MovedNode, MovedNodes};
 use crate::content::ContentStamp;
 use crate::copy::is_kept_time;
+use crate::side::MoveSide;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
 /// A file that was prefetched.
@@ -89,23 +90,30 @@ impl PrefetchNotes {
     }
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Has files that are as they were prefetched taken for those of the target.
-    pub fn follow_prefetched(&mut self, notes: PrefetchNotes) {
-        self.prefetch_notes = Some(notes);
-    }
+/// The files that were prefetched, from their notes until a walk.
+#[derive(Debug, Default)]
+pub(super) struct NotedPrefetches {
+    notes: Option<PrefetchNotes>,
+    files: Vec<PrefetchedFile>,
+}
 
+impl NotedPrefetches {
     /// Reads what was prefetched before a walk, which then sees it. A file whose note cannot be read, or comes later, has its
     /// bytes compared.
-    pub(super) fn read_prefetched(&mut self) {
-        let notes = self.prefetch_notes.as_mut().map(PrefetchNotes::read_new);
-        self.prefetched
+    pub fn read_new(&mut self) {
+        let notes = self.notes.as_mut().map(PrefetchNotes::read_new);
+        self.files
             .extend(notes.and_then(Result::ok).into_iter().flatten());
     }
 
-    /// Notes the prefetched files that a walk saw as they were made, and that the target still has.
-    pub(super) fn adopt_prefetched(&mut self, snapshot: &TreeSnapshot) {
-        for file in std::mem::take(&mut self.prefetched) {
+    /// Notes the files that a walk saw as they were made, and that the target still has.
+    pub fn adopt<T: FileTree>(
+        &mut self,
+        snapshot: &TreeSnapshot,
+        to: &MoveSide<'_, T>,
+        moved: &mut MovedNodes,
+    ) {
+        for file in std::mem::take(&mut self.files) {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&file.path));
             let Some(node) = snapshot.get(&path).filter(|node| file.is(node)) else {
                 continue;
@@ -115,13 +123,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && there.size == node.version.size
                     && is_kept_time(node.version.mtime, there.mtime)
             };
-            let there = self.to.find_node(&path);
+            let there = to.find_node(&path);
             if there.is_ok_and(|there| there.as_ref().is_some_and(is_same)) {
-                self.target
-                    .moved
-                    .insert(path, MovedNode::from_seen(node, false));
+                moved.insert(path, MovedNode::from_seen(node, false));
             }
         }
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Has files that are as they were prefetched taken for those of the target.
+    pub fn follow_prefetched(&mut self, notes: PrefetchNotes) {
+        self.prefetched.notes = Some(notes);
     }
 }
 

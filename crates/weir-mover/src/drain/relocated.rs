@@ -80,7 +80,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 node.walk = snapshot.walk;
                 node.is_told = false;
                 // By its new name it may be one that is to be analysed.
-                node.is_doubtful |= node.kind == NodeKind::File && self.is_for_analysis(&path);
+                node.is_doubtful |= node.kind == NodeKind::File && self.held_files.is_wanted(&path);
                 self.target.moved.insert(path, node);
             }
             self.target.relocated.extend(relocated);

@@ -164,7 +164,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let path = directories.get(&lost.dir)?.join(&lost.name);
             let moved = self.target.moved.get(&path);
             let is_moved = moved.is_some_and(|moved| moved.version.ino == lost.ino);
-            let is_chosen = self.filter.takes(&Path::new("/").join(&path));
+            let is_chosen = self.choice.is_moved(&path);
             (is_chosen && !is_moved).then(|| UnmovedName {
                 path,
                 at: lost.at,

@@ -170,7 +170,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// The files that are to be copied now, in the order in which they get their names.
     pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
-        self.review_analyses(&snapshot);
+        self.held_files.review(&snapshot, &self.from);
         let mut order = RoundOrder::default();
         let mut movable: Vec<(&PathBuf, &SeenNode)> = Vec::new();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
@@ -230,7 +230,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         chosen.sort_by_key(|(path, node)| {
             let is_ordered = self.is_ordered(path);
             let changed = Some(node.version.mtime).filter(|_| !is_ordered);
-            (!self.is_first(path), is_ordered, changed)
+            (!self.choice.is_first(path), is_ordered, changed)
         });
         let mut cut_from: Option<Time> = None;
         chosen.retain(|(path, node)| {
@@ -281,7 +281,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Ok(WriteState::Written) => {
                 round.closed.insert(path, version);
                 let is_settled = round.is_settled(version);
-                if let Some(state) = self.await_analysis(path, version, is_settled) {
+                if let Some(state) = self.held_files.hold_if_awaited(path, version, is_settled) {
                     return Some(state);
                 }
                 let is_chosen = self.due.is_some() || is_settled;
@@ -289,7 +289,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             // The copy finds out that it is gone, or copies another one that has the name by then.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return self.is_for_analysis(path).then_some(PendingState::Waiting)
+                return self
+                    .held_files
+                    .is_wanted(path)
+                    .then_some(PendingState::Waiting)
             }
             // Something else has the name now.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
@@ -317,7 +320,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 target: self.at_target(path),
             },
             replaces: self.target.replaceable(path),
-            content: self.analysed_content(path).or_else(seen),
+            content: self.held_files.only_content(path).or_else(seen),
             likeness: self.target.likeness_of(path, node.version.mtime, node.born),
             is_ours: self.target.moved.has_made(path),
         }
@@ -331,7 +334,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) {
         let (first, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
-            chosen.iter().partition(|path| self.is_first(path));
+            chosen.iter().partition(|path| self.choice.is_first(path));
         for (group, is_first) in [(first, true), (others, false)] {
             let changes = self.plan_changes(round, &group, is_first);
             if self.copy_group(round, &group, &changes, progress) {
