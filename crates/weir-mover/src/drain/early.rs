@@ -16,7 +16,7 @@
 //! names, those that wait for an analysis, and evicted ones, which are copied in whichever version they have by then.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -35,6 +35,7 @@ use crate::copy::{LikenessBy, ReadyCopy};
 use crate::error::MoveError;
 use crate::list::copy_unnamed;
 use crate::mover::{FileToMove, MovedSource};
+use crate::side::MoveSide;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
 use crate::stripe::IO_BYTES;
@@ -43,38 +44,52 @@ use crate::tree::{FileTree, NodeKind, TreeHistory};
 /// The most such files.
 const MOST_FILES: usize = 64;
 
-/// A copy that was made before the walk.
+/// The state of a file that was copied before the walk, once the walk has seen it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum EarlyState {
+    /// It has the version of its copy.
+    Current,
+    /// It has a later version, or is gone.
+    Outdated,
+    /// It gets no name in this round, since its copy was given up.
+    GivenUp,
+}
+
+/// A file that was copied before the walk of this round.
 #[derive(Debug)]
-struct EarlyCopy<'t, T: FileTree> {
-    copy: ReadyCopy<'t, T>,
+struct EarlyFile<C> {
+    /// Until it has its name, or is given up.
+    copy: Option<C>,
+    /// The version of the copy.
     version: FileVersion,
     /// The source had this version at this time.
     unchanged_at: Time,
+    state: EarlyState,
 }
 
-/// The files that are copied before walks, and their copies of this round.
+impl<C> EarlyFile<C> {
+    fn is_outdated(&self) -> bool {
+        self.state == EarlyState::Outdated
+    }
+}
+
+/// The files that are copied before walks, and those of this round.
 #[derive(Debug)]
-pub(super) struct EarlyCopies<'t, T: FileTree> {
+pub(super) struct EarlyCopies<C> {
     /// By the path below both directories.
     wanted: BTreeSet<PathBuf>,
-    copies: HashMap<PathBuf, EarlyCopy<'t, T>>,
-    /// The files that have a later version than the copy, or are gone: they had that of the copy at this time.
-    outdated: HashMap<PathBuf, Time>,
-    /// The files that get no name in this round, since their copies were given up.
-    given_up: HashSet<PathBuf>,
+    files: HashMap<PathBuf, EarlyFile<C>>,
     /// The history of names before the copies were begun, if all servers have told it.
     history: Option<TreeHistory>,
     /// No rename that could hide a name was under way from then on until the walk ended.
     is_calm: bool,
 }
 
-impl<T: FileTree> EarlyCopies<'_, T> {
+impl<C> EarlyCopies<C> {
     pub(super) fn new() -> Self {
         EarlyCopies {
             wanted: BTreeSet::new(),
-            copies: HashMap::new(),
-            outdated: HashMap::new(),
-            given_up: HashSet::new(),
+            files: HashMap::new(),
             history: None,
             is_calm: false,
         }
@@ -89,29 +104,66 @@ impl<T: FileTree> EarlyCopies<'_, T> {
         has_room
     }
 
+    /// Adds the copy of a file that was made before the walk.
+    fn add_copy(&mut self, path: PathBuf, copy: C, version: FileVersion, unchanged_at: Time) {
+        let file = EarlyFile {
+            copy: Some(copy),
+            version,
+            unchanged_at,
+            state: EarlyState::Current,
+        };
+        self.files.insert(path, file);
+    }
+
+    /// Takes a copy out that gets its name.
+    fn take_copy(&mut self, path: &Path) -> Option<C> {
+        self.files.get_mut(path)?.copy.take()
+    }
+
+    /// Gives the copy of a file up.
+    fn give_up(&mut self, path: &Path) {
+        if let Some(file) = self.files.get_mut(path) {
+            file.copy = None;
+            file.state = EarlyState::GivenUp;
+        }
+    }
+
     /// True if there is a copy that lacks its name.
     pub(super) fn has_copy(&self, path: &Path) -> bool {
-        self.copies.contains_key(path)
+        self.files.get(path).is_some_and(|file| file.copy.is_some())
+    }
+
+    /// True if there is a copy of a version that is not later than this time.
+    fn has_copy_until(&self, path: &Path, changed: Time) -> bool {
+        let file = self.files.get(path);
+        file.is_some_and(|file| file.copy.is_some() && file.version.ctime <= changed)
     }
 
     /// True if a copy was given up, so that the file gets no name in this round.
     pub(super) fn is_given_up(&self, path: &Path) -> bool {
-        self.given_up.contains(path)
+        let file = self.files.get(path);
+        file.is_some_and(|file| file.state == EarlyState::GivenUp)
+    }
+
+    fn outdated(&self) -> impl Iterator<Item = (&PathBuf, &EarlyFile<C>)> {
+        self.files.iter().filter(|(_, file)| file.is_outdated())
     }
 
     /// The last time at which a file is known to have had the version of its copy; `None`: it still has.
     pub(super) fn outdated_since(&self, path: &Path) -> Option<Time> {
-        self.outdated.get(path).copied()
+        let file = self.files.get(path);
+        let file = file.filter(|file| file.is_outdated());
+        file.map(|file| file.unchanged_at)
     }
 
     /// The files of which the walk has found a later version.
     pub(super) fn outdated_paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.outdated.keys()
+        self.outdated().map(|(path, _)| path)
     }
 
     /// The first of these times.
     pub(super) fn first_outdated(&self) -> Option<Time> {
-        self.outdated.values().min().copied()
+        self.outdated().map(|(_, file)| file.unchanged_at).min()
     }
 
     /// Notes the history of names after the walk.
@@ -121,14 +173,14 @@ impl<T: FileTree> EarlyCopies<'_, T> {
 
     /// Removes the copies that got no names.
     pub(super) fn remove_copies(&mut self) {
-        self.copies.clear();
+        for file in self.files.values_mut() {
+            file.copy = None;
+        }
     }
 
     /// Forgets the last round.
     fn clear(&mut self) {
-        self.copies.clear();
-        self.outdated.clear();
-        self.given_up.clear();
+        self.files.clear();
         self.history = None;
     }
 }
@@ -146,6 +198,12 @@ struct MissedFile {
     written: Option<(u64, u64)>,
     /// A program has it open that has had it open always, once this was asked.
     is_open: OnceCell<bool>,
+}
+
+/// The version that a file has now.
+fn version_at<S: FileTree>(from: &MoveSide<'_, S>, path: &Path) -> Option<FileVersion> {
+    let found = from.find_node(path).ok()?;
+    found.map(|found| FileVersion::from(&found))
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -183,14 +241,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             if let Some(copy) = copies.remove(&file.pair.target) {
                 let version = FileVersion::from(copy.copied());
                 let now = time_since_1970(self.from.tree.now());
-                let is_unchanged = self.version_at(&path) == Some(version);
+                let is_unchanged = version_at(&self.from, &path) == Some(version);
                 let unchanged_at = if is_unchanged { now } else { version.ctime };
-                let early = EarlyCopy {
-                    copy,
-                    version,
-                    unchanged_at,
-                };
-                self.early.copies.insert(path, early);
+                self.early.add_copy(path, copy, version, unchanged_at);
             }
         }
     }
@@ -229,12 +282,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             likeness: LikenessBy::Bytes,
             is_ours: false,
         }
-    }
-
-    /// The version that a file has now.
-    fn version_at(&self, path: &Path) -> Option<FileVersion> {
-        let found = self.from.find_node(path).ok()?;
-        found.map(|found| FileVersion::from(&found))
     }
 
     /// True if a file can be copied before the walk, and its name could be given now.
@@ -279,34 +326,34 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         };
         let (early, root) = (&mut self.early, Path::new(""));
         early.wanted.retain(|path| is_file(path));
-        early.copies.retain(|path, _| {
+        early.files.retain(|path, _| {
             let mut above = path.ancestors().skip(1).filter(|dir| *dir != root);
             is_file(path) && above.all(is_known)
         });
-        if self.early.copies.is_empty() {
+        if self.early.files.is_empty() {
             return;
         }
-        let outdated = self.early.copies.iter().filter(|(path, copy)| {
+        let is_outdated = |path: &Path, version: FileVersion| {
             let seen = snapshot.get(path).map(|node| node.version);
             // Programs may have removed the files that it speaks of while the walk was under way, and then have changed it.
-            seen != Some(copy.version) || self.version_at(path) != Some(copy.version)
-        });
-        self.early.outdated = outdated
-            .map(|(path, copy)| (path.clone(), copy.unchanged_at))
-            .collect();
+            seen != Some(version) || version_at(&self.from, path) != Some(version)
+        };
+        for (path, file) in &mut self.early.files {
+            if is_outdated(path, file.version) {
+                file.state = EarlyState::Outdated;
+            }
+        }
         let missed = self.missed_files(snapshot);
         let is_calm = self.early.is_calm && snapshot.unread.is_empty();
-        let outdated: Vec<PathBuf> = self.early.outdated.keys().cloned().collect();
+        let outdated: Vec<PathBuf> = self.early.outdated_paths().cloned().collect();
         for path in outdated {
             let is_patient = self.order.rounds_of(&path) >= LONGEST_WAIT;
-            let copy = &self.early.copies[&path];
+            let file = &self.early.files[&path];
             let mut missed = missed.iter();
-            if is_calm && (is_patient || !missed.any(|missed| self.may_speak_of(copy, missed))) {
-                snapshot.set_back(&path, copy.version);
+            if is_calm && (is_patient || !missed.any(|missed| self.may_speak_of(file, missed))) {
+                snapshot.set_back(&path, file.version);
             } else {
-                self.early.copies.remove(&path);
-                self.early.outdated.remove(&path);
-                self.early.given_up.insert(path);
+                self.early.give_up(&path);
             }
         }
     }
@@ -339,11 +386,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     }
 
     /// True if a copy may speak of a file that was missed.
-    fn may_speak_of(&self, early: &EarlyCopy<'_, T>, missed: &MissedFile) -> bool {
+    fn may_speak_of(&self, early: &EarlyFile<ReadyCopy<'t, T>>, missed: &MissedFile) -> bool {
         let is_older = missed.born.is_none_or(|born| born <= early.version.ctime);
         // The file itself, or one that has been copied as it was then.
-        let copied = self.early.copies.get(&missed.path);
-        let is_copied = copied.is_some_and(|copied| copied.version.ctime <= early.version.ctime);
+        let is_copied = self.early.has_copy_until(&missed.path, early.version.ctime);
         let is_open = || self.was_always_open(missed);
         is_older && missed.changed > early.unchanged_at && !is_copied && !is_open()
     }
@@ -365,15 +411,67 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         path: &Path,
         progress: &StageProgress,
     ) -> Result<MovedSource, MoveError> {
-        let early = self.early.copies.remove(path).expect("it was copied");
-        let copied = *early.copy.copied();
+        let copy = self.early.take_copy(path).expect("it was copied");
+        let copied = *copy.copied();
         let target = self.at_target(path);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
-        self.xattrs_not_kept += early.copy.publish()?;
+        self.xattrs_not_kept += copy.publish()?;
         if let Some(dir) = target.parent() {
             let synced = self.to.tree.sync_directory(dir);
             synced.map_err(MoveError::io("syncing", dir))?;
         }
         Ok(MovedSource::Copied(copied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copies_of(files: &[(&str, i64)]) -> EarlyCopies<()> {
+        let mut early = EarlyCopies::new();
+        for (path, sec) in files {
+            let changed = Time { sec: *sec, nsec: 0 };
+            let stat = Stat {
+                ctime: changed,
+                ..Stat::default()
+            };
+            early.add_copy(path.into(), (), FileVersion::from(&stat), changed);
+        }
+        early
+    }
+
+    #[test]
+    fn an_outdated_file_stays_so_when_its_copy_has_its_name() {
+        let mut early = copies_of(&[("a", 3), ("b", 1)]);
+        let (a, since) = (Path::new("a"), Time { sec: 3, nsec: 0 });
+        assert_eq!(early.first_outdated(), None);
+        early.files.get_mut(a).unwrap().state = EarlyState::Outdated;
+        assert!(early.has_copy_until(a, since) && early.has_copy(a));
+        assert_eq!(early.take_copy(a), Some(()));
+        assert!(!early.has_copy_until(a, since) && !early.has_copy(a));
+        early.remove_copies();
+        assert_eq!(early.outdated_since(a), Some(since));
+        assert_eq!(early.first_outdated(), Some(since));
+        early.clear();
+        assert_eq!(early.outdated_since(a), None);
+    }
+
+    #[test]
+    fn a_copy_that_is_given_up_is_neither_there_nor_outdated() {
+        let mut early = copies_of(&[("a", 3)]);
+        let a = Path::new("a");
+        early.files.get_mut(a).unwrap().state = EarlyState::Outdated;
+        early.give_up(a);
+        assert!(early.is_given_up(a) && !early.has_copy(a));
+        assert_eq!(early.outdated_since(a), None);
+    }
+
+    #[test]
+    fn no_more_files_are_requested_than_are_copied_at_once() {
+        let mut early = copies_of(&[]);
+        let path = |number: usize| PathBuf::from(number.to_string());
+        assert!((0..MOST_FILES).all(|number| early.request_copy(&path(number))));
+        assert!(!early.request_copy(&path(MOST_FILES)) && early.request_copy(&path(0)));
     }
 }

@@ -83,7 +83,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_client::types::Stat;
 
-use crate::copy::LikenessBy;
+use crate::copy::{LikenessBy, ReadyCopy};
 use crate::error::MoveError;
 use crate::filter::PathFilter;
 use crate::mover::FileMover;
@@ -225,7 +225,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     late_removals: Option<LateRemovals>,
     order: FileOrder,
     /// Files that programs write again and again.
-    early: EarlyCopies<'t, T>,
+    early: EarlyCopies<ReadyCopy<'t, T>>,
     /// The times that removals were held back since the last one.
     held_removals: u32,
     /// The target has made no hard link for a renamed file.
