@@ -287,7 +287,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// True if a file can be copied before the walk, and its name could be given now.
     fn is_due_early(&self, path: &Path, found: &Stat, settled: Duration) -> bool {
         let is_settled = since_1970(found.ctime) <= settled;
-        (self.due.is_some() || is_settled)
+        (self.due.has_names() || is_settled)
             && !self.to.tree.hangs_at(&self.at_target(path))
             && found.nlink == 1
             && self.can_be_early(path, found.ino, found.size)

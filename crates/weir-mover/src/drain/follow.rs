@@ -150,9 +150,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if is_whole {
             self.note_placed(path, &node.version);
             round.closed.remove(path, &node.version);
-            if let Some(due) = &mut self.due {
-                due.awaited.remove(path, &node.version);
-            }
+            self.due.note_there(path, &node.version);
         }
     }
 

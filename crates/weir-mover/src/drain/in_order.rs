@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use super::order::{NameOrder, OrderedNode, RoundOrder, WaitingFiles, LONGEST_WAIT};
+use super::order::{NameOrder, OrderedNode, RoundOrder, LONGEST_WAIT};
 use super::round_state::RoundState;
-use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::snapshot::SeenNode;
 use super::{Drain, PendingState};
-use crate::tree::{FileTree, NodeKind};
+use crate::tree::FileTree;
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Says in which order files get their names.
@@ -40,25 +40,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Has the names of directories not wait for a file that waits for them.
-    fn put_behind(&mut self, round: &mut RoundState, path: &Path, version: &FileVersion) {
-        round.closed.remove(path, version);
-        round.behind.insert(path.to_owned(), version.ctime);
-        if let Some(due) = &mut self.due {
-            due.awaited.remove(path, version);
-            due.behind.insert(path.to_owned(), version.ctime);
-        }
-    }
-
-    /// True if the target has no such version, or later one, of one of these files, and the tree still has a file there.
-    pub(super) fn awaits_files(&self, files: &WaitingFiles, now: &TreeSnapshot) -> bool {
-        files.iter().any(|(path, changed)| {
-            let seen = now.get(path);
-            let is_there = seen.is_some_and(|seen| seen.kind == NodeKind::File);
-            is_there && !self.target.moved.has_file_since(path, *changed)
-        })
-    }
-
     /// The files that wait for no other, in the order in which they get their names.
     pub(super) fn put_in_order<'s>(
         &mut self,
@@ -87,7 +68,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_behind = order.is_behind(file);
             let is_waiting = order.note_if_waiting(file) || is_behind;
             if is_behind {
-                self.put_behind(round, path, version);
+                // The names of directories do not wait for a file that waits for them.
+                round.closed.remove(path, version);
+                round.behind.insert((*path).clone(), version.ctime);
+                self.due.put_behind(path, version);
             }
             if is_waiting {
                 order.leave_out(path);

@@ -18,7 +18,7 @@
 //! | `early` | files that programs write again and again |
 //! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
-//! | `names` | links and removals |
+//! | `names`, `due_names` | links and removals |
 //! | `relocated`, `relocation_table`, `naming` | directories that programs have renamed, which get their names when they are whole |
 //! | `renames` | what programs rename while a walk is under way |
 //! | `removals` | the names that programs have removed |
@@ -41,6 +41,7 @@ mod analysis;
 mod choice;
 mod copies;
 mod copy_links;
+mod due_names;
 mod early;
 mod events;
 mod evict;
@@ -95,6 +96,7 @@ use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
 use choice::FileChoice;
+use due_names::DueChanges;
 use early::EarlyCopies;
 use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
@@ -104,7 +106,6 @@ use hold::HeldFiles;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
 use moved::{MovedNode, MovedNodes};
-use names::{DueNames, LateRemovals};
 use order::FileOrder;
 pub use order::NameOrder;
 use prefetched::NotedPrefetches;
@@ -221,13 +222,10 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     prefetched: NotedPrefetches,
     team: DrainTeam,
     target: TargetState<T::File>,
-    due: Option<DueNames>,
-    late_removals: Option<LateRemovals>,
+    due: DueChanges,
     order: FileOrder,
     /// Files that programs write again and again.
     early: EarlyCopies<ReadyCopy<'t, T>>,
-    /// The times that removals were held back since the last one.
-    held_removals: u32,
     /// The target has made no hard link for a renamed file.
     has_refused_links: bool,
     /// The directories that programs have renamed.
@@ -259,11 +257,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             prefetched: NotedPrefetches::default(),
             team: DrainTeam::default(),
             target: TargetState::new(),
-            due: None,
-            late_removals: None,
+            due: DueChanges::default(),
             order: FileOrder::default(),
             early: EarlyCopies::new(),
-            held_removals: 0,
             has_refused_links: false,
             renames: RenameHistory::default(),
             removals: RemovalHistory::default(),

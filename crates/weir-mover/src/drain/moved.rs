@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use weir_client::types::{Stat, Time};
 
+use super::order::WaitingFiles;
 use super::relocation_table::{rebase, retired_path};
 use super::renames::RenameHistory;
 use super::snapshot::{at_and_below, FileVersion, SeenNode, TreeSnapshot};
@@ -169,6 +170,15 @@ impl MovedNodes {
     pub fn has_version(&self, path: &Path, node: &SeenNode) -> bool {
         let moved = self.get(path);
         moved.is_some_and(|moved| moved.kind == node.kind && moved.is_version(node.version))
+    }
+
+    /// True if the target has no such version, or later one, of one of these files, and the tree still has a file there.
+    pub fn lacks_files(&self, files: &WaitingFiles, now: &TreeSnapshot) -> bool {
+        files.iter().any(|(path, changed)| {
+            let seen = now.get(path);
+            let is_there = seen.is_some_and(|seen| seen.kind == NodeKind::File);
+            is_there && !self.has_file_since(path, *changed)
+        })
     }
 
     /// True if the target has a version of a file that changed at this time or later.

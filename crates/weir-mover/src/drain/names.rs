@@ -16,10 +16,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_client::types::Stat;
 
-use super::order::WaitingFiles;
+use super::due_names::{Awaited, DueNames, WalkedNames};
 use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
-use super::snapshot::{FileSet, SeenNode, TreeSnapshot};
+use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_state::TargetState;
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
@@ -29,55 +29,6 @@ use crate::publish::{
     make_symlink, remove_directory, unless_gone,
 };
 use crate::tree::{failed_with_any, kind_of, FileTree, NodeKind};
-
-/// The walks after which changes of names are made though programs moved files between directories during each: a
-/// file is missed by all only if it was moved in each of them, each time into a directory that was looked at before.
-const MOST_LOOKS: u32 = 4;
-
-/// The times that removals wait for links that could not be made.
-const MOST_HELD: u32 = 12;
-
-/// Names as a walk saw them.
-#[derive(Debug)]
-struct WalkedNames {
-    snapshot: Arc<TreeSnapshot>,
-    /// Changed links to directories that had the same names, and to which they still led, when the walk had ended:
-    /// it saw all of them at once.
-    steady: HashSet<PathBuf>,
-}
-
-/// Changes of names that a walk saw.
-#[derive(Debug)]
-pub(super) struct DueNames {
-    seen: WalkedNames,
-    /// Files that are to be on the target before.
-    pub awaited: FileSet,
-    /// Files that get their names after directories have got theirs, and before anything is removed.
-    pub behind: WaitingFiles,
-    /// The later walks that met no name which vanished: files that they saw are among them.
-    looks: u32,
-    /// The walk after which none was hidden from all. A program may have made a link that the first walk missed before
-    /// it removed something that the first walk did not see any more: this one has seen it.
-    last: Option<Arc<WalkedNames>>,
-}
-
-/// Removals that two walks saw, and that wait for files which came after directories.
-#[derive(Debug)]
-pub(super) struct LateRemovals {
-    then: Arc<TreeSnapshot>,
-    last: Arc<TreeSnapshot>,
-    behind: WaitingFiles,
-}
-
-/// The state of the files that due changes wait for.
-enum Awaited {
-    /// The second is the later of the two walks whose changes are made.
-    There(DueNames, Arc<WalkedNames>),
-    Missing(DueNames),
-    /// Programs have removed some, and will have written others instead, or have renamed them to where the target has
-    /// something that these changes remove: the changes are those of a later walk.
-    Gone,
-}
 
 /// Names that were changed.
 #[derive(Debug, Default)]
@@ -180,13 +131,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return 0;
         }
         let mut count = 0;
-        if let Some(due) = self.due.take() {
+        if let Some(due) = self.due.take_names() {
             match self.await_files(due, round) {
                 Awaited::There(due, last) => {
-                    let (then, later) = (&due.seen.snapshot, &last.snapshot);
+                    let then = Arc::clone(&due.seen.snapshot);
+                    let later = &last.snapshot;
                     let mut changes = vec![
                         self.make_links(&due.seen, Some(later), &snapshot, true),
-                        self.name_directories(then, round, true),
+                        self.name_directories(&then, round, true),
                         self.name_directories(later, round, true),
                         self.make_links(&due.seen, Some(later), &snapshot, false),
                         // Those to whose old names links led.
@@ -196,71 +148,34 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         self.name_directories(later, round, true),
                     ];
                     let has_merged = changes.iter().any(|changed| changed.has_merged);
-                    if has_merged && self.held_removals < MOST_HELD {
-                        // Programs may have renamed it before they removed something. The changes of the next walk wait
-                        // for its files.
-                        self.held_removals += 1;
-                    } else if self.target.relocated.awaits_name(later, &snapshot) {
-                        // They may have renamed this one before, too.
-                        self.due = Some(due);
-                    } else if self
-                        .target
-                        .moved
-                        .unmade_links(later, &snapshot)
-                        .next()
-                        .is_some()
-                        && self.held_removals < MOST_HELD
+                    let target = &self.target;
+                    if self
+                        .due
+                        .begins_removals(due, &last, has_merged, target, &snapshot)
                     {
-                        // Where they led to is gone again. Those of the next walk come first.
-                        self.held_removals += 1;
-                    } else if self.awaits_files(&due.behind, &snapshot) {
-                        // They come next, now that the directories have their names. The removals of the first walk
-                        // are made before those of later ones.
-                        self.late_removals.get_or_insert(LateRemovals {
-                            then: Arc::clone(then),
-                            last: Arc::clone(later),
-                            behind: due.behind,
-                        });
-                    } else {
-                        self.held_removals = 0;
-                        changes.extend(self.remove_unseen(then, later, &snapshot));
+                        changes.extend(self.remove_unseen(&then, later, &snapshot));
                     }
                     count = round.note_changes(&changes);
                 }
                 Awaited::Missing(due) => {
                     let named = self.name_directories(&snapshot, round, false);
                     // These do not wait for the files of a directory that is merged.
-                    self.due = Some(due).filter(|_| !named.has_merged);
+                    if !named.has_merged {
+                        self.due.keep_names(due);
+                    }
                     count = round.note_changes(&[named]);
                 }
                 Awaited::Gone => {}
             }
         }
-        count += self.make_late_removals(round);
-        if self.due.is_none() && self.target.changed_names(&snapshot).next().is_some() {
-            self.due = Some(DueNames {
-                seen: self.walked_names(snapshot),
-                awaited: round.closed.clone(),
-                behind: round.behind.clone(),
-                looks: 0,
-                last: None,
-            });
+        if let Some(late) = self.due.take_late(&self.target.moved, &snapshot) {
+            let changes = self.remove_unseen(&late.then, &late.last, &snapshot);
+            count += round.note_changes(&changes);
+        }
+        if !self.due.has_names() && self.target.changed_names(&snapshot).next().is_some() {
+            self.due.add_names(self.walked_names(snapshot), round);
         }
         count
-    }
-
-    /// Makes the removals that have waited for files, once these are there; returns their number.
-    fn make_late_removals(&mut self, round: &mut RoundState) -> u64 {
-        let snapshot = Arc::clone(&round.snapshot);
-        let Some(late) = self.late_removals.take() else {
-            return 0;
-        };
-        if self.awaits_files(&late.behind, &snapshot) {
-            self.late_removals = Some(late);
-            return 0;
-        }
-        let changes = self.remove_unseen(&late.then, &late.last, &snapshot);
-        round.note_changes(&changes)
     }
 
     /// Removes the names that two walks did not see, or that a program had removed when the first one did not.
@@ -277,38 +192,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
-        if due.last.is_none() {
-            due.awaited.add(&round.closed);
-            let behind = round.behind.iter();
-            due.behind
-                .extend(behind.map(|(path, changed)| (path.clone(), *changed)));
-            due.looks += u32::from(!round.snapshot.has_missed);
-            let is_calm = round.snapshot.is_calm && !round.snapshot.has_missed;
-            if is_calm || due.looks >= MOST_LOOKS {
-                due.last = Some(Arc::new(self.walked_names(Arc::clone(&round.snapshot))));
-            }
-        }
-        let moved = self.target.moved.iter();
-        let moved: HashSet<_> = moved.map(|(_, node)| node.version.inode()).collect();
-        // A log that is opened again and again is never closed for long.
-        due.awaited
-            .retain(|inode| !round.open.contains(inode) || !moved.contains(inode));
-        // A program may have renamed one before it was copied: it was by its new name.
-        if !due.awaited.is_empty() {
-            for (path, node) in round.snapshot.of_kind(NodeKind::File) {
-                if self.target.moved.has_version(path, node) {
-                    due.awaited.remove(path, &node.version);
-                }
-            }
-        }
-        let can_be_placed = |path: &Path| !self.waits_for_names(round, path);
-        if !due.awaited.are_in(&round.snapshot, can_be_placed) {
-            return Awaited::Gone;
-        }
-        match due.last.clone().filter(|_| due.awaited.is_empty()) {
-            Some(last) => Awaited::There(due, last),
-            None => Awaited::Missing(due),
-        }
+        due.note_walk(round, || self.walked_names(Arc::clone(&round.snapshot)));
+        due.forget_files(round, &self.target.moved);
+        due.find_awaited(&round.snapshot, |path| !self.waits_for_names(round, path))
     }
 
     fn walked_names(&self, snapshot: Arc<TreeSnapshot>) -> WalkedNames {

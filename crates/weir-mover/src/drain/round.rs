@@ -284,7 +284,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 if let Some(state) = self.held_files.hold_if_awaited(path, version, is_settled) {
                     return Some(state);
                 }
-                let is_chosen = self.due.is_some() || is_settled;
+                let is_chosen = self.due.has_names() || is_settled;
                 return (!is_chosen).then_some(PendingState::Waiting);
             }
             // The copy finds out that it is gone, or copies another one that has the name by then.
@@ -645,9 +645,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         self.order.forget_waiting(path);
         round.closed.remove(path, &node.version);
-        if let Some(due) = &mut self.due {
-            due.awaited.remove(path, &node.version);
-        }
+        self.due.note_there(path, &node.version);
         (!is_settled).then_some(PendingState::Waiting)
     }
 
