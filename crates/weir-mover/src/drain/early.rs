@@ -26,6 +26,7 @@ use weir_client::process::mounted::WriteState;
 use weir_client::types::{Stat, Time};
 
 use super::order::LONGEST_WAIT;
+use super::removals::find_inode;
 use super::renames::is_calm;
 use super::round::options_of_round;
 use super::round_state::{since_1970, time_since_1970};
@@ -363,7 +364,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let Some(since) = self.early.first_outdated() else {
             return Vec::new();
         };
-        let lost = self.lost_unmoved(since, snapshot);
+        let (moved, root) = (&self.target.moved, || find_inode(&self.from));
+        let lost = self
+            .removals
+            .lost_unmoved(since, moved, &self.choice, snapshot, root);
         let lost = lost.into_iter().map(|lost| MissedFile {
             path: lost.path,
             changed: lost.at,

@@ -20,11 +20,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weir_client::process::mounted::Whiteout;
 use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
 use super::order::{OrderedNode, RoundOrder, MOST_ROUNDS};
-use super::removals::{NameLoss, RemovedName};
+use super::removals::{find_inode, NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::turns::TurnRules;
@@ -243,7 +244,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.order.rounds_in_doubt >= MOST_ROUNDS {
             return;
         }
-        let losses = self.told_losses(now);
+        let losses = self
+            .removals
+            .told_losses(&self.target.moved, now, || find_inode(&self.from));
         let removed = losses.values().filter(|loss| loss.is_removal());
         if let Some(first) = removed.map(|loss| loss.first).min() {
             self.order.rounds_in_doubt += 1;
@@ -260,8 +263,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Vec::new();
         }
         let now = &*round.snapshot;
-        let losses = self.told_losses(now);
-        let mut names = self.removed_names(&losses, now, named);
+        let losses = self
+            .removals
+            .told_losses(&self.target.moved, now, || find_inode(&self.from));
+        let removed_at = |whiteout: &Whiteout| self.from.tree.removed_at(whiteout).ok()?;
+        let mut names = self
+            .removals
+            .removed_names(&losses, &self.target, now, named, removed_at);
         if names.is_empty() {
             return names;
         }

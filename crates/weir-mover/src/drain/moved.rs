@@ -337,14 +337,10 @@ impl Extend<(PathBuf, MovedNode)> for MovedNodes {
 mod tests {
     use super::NodeKind::{Directory, File, Symlink};
     use super::*;
+    use crate::drain::target_state::TargetState;
 
     fn moved_in(walk: &TreeSnapshot) -> MovedNodes {
-        let mut moved = MovedNodes::default();
-        for path in walk.paths() {
-            let node = walk.get(path).unwrap();
-            moved.insert(path.clone(), MovedNode::from_seen(node, true));
-        }
-        moved
+        TargetState::after_walk(walk).moved
     }
 
     fn unseen(moved: &MovedNodes, then: &TreeSnapshot, now: &TreeSnapshot) -> Vec<PathBuf> {

@@ -13,9 +13,11 @@ use weir_client::types::{Stat, Time};
 
 use super::order::MOST_ROUNDS;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_state::TargetState;
 use super::whiteouts::RealDirectories;
-use super::{Drain, MovedNode};
+use super::{Drain, FileChoice, MovedNode, MovedNodes};
 use crate::error::MoveError;
+use crate::side::MoveSide;
 use crate::tree::{FileTree, LostName, NodeKind};
 
 /// The walks for which a lost name is remembered that the drain has not made.
@@ -41,6 +43,150 @@ impl RemovalHistory {
         // Without the oldest ones some removals come later, with those that only walks see.
         let too_many = self.told.len().saturating_sub(MOST_TOLD);
         self.told.drain(..too_many);
+    }
+
+    /// The names of the target that can be removed by themselves, since programs have removed them, or have renamed their
+    /// files. `losses`: the names that files have lost which this drain has moved; `named`: files that get theirs in this round.
+    /// `removed_at`: asks when a name with a whiteout was removed.
+    pub fn removed_names<F>(
+        &mut self,
+        losses: &HashMap<PathBuf, NameLoss>,
+        target: &TargetState<F>,
+        now: &TreeSnapshot,
+        named: &HashSet<&Path>,
+        removed_at: impl Fn(&Whiteout) -> Option<Time>,
+    ) -> Vec<RemovedName> {
+        let mut names = target.lost_names(losses, now, named);
+        names.retain(|name| self.can_be_removed(&name.path, target, now));
+        names.extend(self.whited_out_names(target, now, removed_at));
+        names
+    }
+
+    /// The names that files and links have lost which this drain has moved. `root`: looks for the inode of the source.
+    pub fn told_losses(
+        &mut self,
+        moved: &MovedNodes,
+        now: &TreeSnapshot,
+        root: impl FnOnce() -> Option<u64>,
+    ) -> HashMap<PathBuf, NameLoss> {
+        let mut told = std::mem::take(&mut self.told);
+        if told.is_empty() {
+            return HashMap::new();
+        }
+        let wanted = told.iter().map(|(lost, _)| lost.dir).collect();
+        let directories = paths_of_directories(moved, &wanted, now, root());
+        let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
+        told.retain(|(lost, walk)| {
+            let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
+            let is_since = |node: &MovedNode| node.version.ctime <= lost.at;
+            let path = path.filter(|path| moved.get(path).is_some_and(is_since));
+            let is_kept = path.is_some() || walk + KEPT_WALKS >= now.walk;
+            if let Some(path) = path {
+                by_path.entry(path).or_default().push(lost.clone());
+            }
+            is_kept
+        });
+        self.told = told;
+        let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
+            lost.sort_by_key(|lost| lost.at);
+            let ino = moved[&*path].version.ino;
+            let first = lost.iter().find(|lost| lost.ino == ino)?.at;
+            let mut removals = lost
+                .iter()
+                .filter(|lost| !lost.is_replaced && lost.at >= first);
+            let removed = removals.next().map(|lost| (lost.ino, lost.at));
+            Some((path, NameLoss { first, removed }))
+        });
+        losses.collect()
+    }
+
+    /// The names that files have lost since a point in time, and that the target does not have.
+    pub fn lost_unmoved(
+        &self,
+        since: Time,
+        moved: &MovedNodes,
+        choice: &FileChoice,
+        now: &TreeSnapshot,
+        root: impl FnOnce() -> Option<u64>,
+    ) -> Vec<UnmovedName> {
+        let told = self.told.iter();
+        let lost: Vec<&LostName> = told
+            .map(|(lost, _)| lost)
+            .filter(|lost| lost.at > since)
+            .collect();
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        let directories = lost.iter().map(|lost| lost.dir).collect();
+        let directories = paths_of_directories(moved, &directories, now, root());
+        let inodes: HashSet<u64> = lost.iter().map(|lost| lost.ino).collect();
+        let files = now.of_kind(NodeKind::File);
+        let seen = files.filter(|(_, node)| inodes.contains(&node.version.ino));
+        let born: HashMap<u64, Option<Time>> = seen
+            .map(|(_, node)| (node.version.ino, node.born))
+            .collect();
+        let unmoved = lost.into_iter().filter_map(|lost| {
+            let path = directories.get(&lost.dir)?.join(&lost.name);
+            let known = moved.get(&path);
+            let is_moved = known.is_some_and(|moved| moved.version.ino == lost.ino);
+            let is_chosen = choice.is_moved(&path);
+            (is_chosen && !is_moved).then(|| UnmovedName {
+                path,
+                at: lost.at,
+                born: born.get(&lost.ino).copied().flatten(),
+            })
+        });
+        unmoved.collect()
+    }
+
+    /// The names that programs have removed from an elevated tree, and that no drain has made.
+    fn whited_out_names<F>(
+        &mut self,
+        target: &TargetState<F>,
+        now: &TreeSnapshot,
+        removed_at: impl Fn(&Whiteout) -> Option<Time>,
+    ) -> Vec<RemovedName> {
+        let mut known = std::mem::take(&mut self.whited_out);
+        known.retain(|path, (whiteout, _)| now.whiteouts.get(path) == Some(whiteout));
+        let mut names = Vec::new();
+        for (path, whiteout) in &now.whiteouts {
+            if whiteout.file().is_none()
+                || target.moved.contains(path)
+                || !self.can_be_removed(path, target, now)
+            {
+                continue;
+            }
+            let known_at = known.get(path).map(|(_, at)| *at);
+            // Forgotten meanwhile, or its server does not answer.
+            let Some(at) = known_at.or_else(|| removed_at(whiteout)) else {
+                continue;
+            };
+            known.insert(path.clone(), (whiteout.clone(), at));
+            // It is made before the name is removed, which may fail.
+            let is_removed = |seen: &SeenNode| seen.born.is_some_and(|born| born >= at);
+            if now.get(path).is_none_or(is_removed) {
+                names.push(RemovedName {
+                    path: path.clone(),
+                    at,
+                    whiteout: Some(whiteout.clone()),
+                });
+            }
+        }
+        self.whited_out = known;
+        names
+    }
+
+    /// True if a name goes by itself, and nothing that links lead to takes its place.
+    fn can_be_removed<F>(&self, path: &Path, target: &TargetState<F>, now: &TreeSnapshot) -> bool {
+        let is_kind = |path: &Path, kind| now.get(path).is_some_and(|node| node.kind == kind);
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let has_directory = dir == Path::new("") || is_kind(dir, NodeKind::Directory);
+        let failures = self.failures.get(path).copied().unwrap_or(0);
+        has_directory
+            && !is_kind(path, NodeKind::Symlink)
+            && failures < MOST_ROUNDS
+            && !target.relocated.is_relocated(path)
+            && !target.copies.has_around(path)
     }
 
     /// Notes that files wait for a removal which has failed.
@@ -94,86 +240,8 @@ pub(super) struct RemovedName {
     whiteout: Option<Whiteout>,
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// The names of the target that can be removed by themselves, since programs have removed them, or have renamed their
-    /// files. `losses`: the names that files have lost which this drain has moved; `named`: files that get theirs in this round.
-    pub(super) fn removed_names(
-        &mut self,
-        losses: &HashMap<PathBuf, NameLoss>,
-        now: &TreeSnapshot,
-        named: &HashSet<&Path>,
-    ) -> Vec<RemovedName> {
-        let mut names = self.lost_names(losses, now, named);
-        names.retain(|name| self.can_be_removed(&name.path, now));
-        names.extend(self.whited_out_names(now));
-        names
-    }
-
-    /// The names that files and links have lost which this drain has moved.
-    pub(super) fn told_losses(&mut self, now: &TreeSnapshot) -> HashMap<PathBuf, NameLoss> {
-        let mut told = std::mem::take(&mut self.removals.told);
-        if told.is_empty() {
-            return HashMap::new();
-        }
-        let wanted = told.iter().map(|(lost, _)| lost.dir).collect();
-        let directories = self.paths_of_directories(&wanted, now);
-        let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
-        told.retain(|(lost, walk)| {
-            let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
-            let is_since = |moved: &MovedNode| moved.version.ctime <= lost.at;
-            let path = path.filter(|path| self.target.moved.get(path).is_some_and(is_since));
-            let is_kept = path.is_some() || walk + KEPT_WALKS >= now.walk;
-            if let Some(path) = path {
-                by_path.entry(path).or_default().push(lost.clone());
-            }
-            is_kept
-        });
-        self.removals.told = told;
-        let losses = by_path.into_iter().filter_map(|(path, mut lost)| {
-            lost.sort_by_key(|lost| lost.at);
-            let ino = self.target.moved[&*path].version.ino;
-            let first = lost.iter().find(|lost| lost.ino == ino)?.at;
-            let mut removals = lost
-                .iter()
-                .filter(|lost| !lost.is_replaced && lost.at >= first);
-            let removed = removals.next().map(|lost| (lost.ino, lost.at));
-            Some((path, NameLoss { first, removed }))
-        });
-        losses.collect()
-    }
-
-    /// The names that files have lost since a point in time, and that the target does not have.
-    pub(super) fn lost_unmoved(&self, since: Time, now: &TreeSnapshot) -> Vec<UnmovedName> {
-        let told = self.removals.told.iter();
-        let lost: Vec<&LostName> = told
-            .map(|(lost, _)| lost)
-            .filter(|lost| lost.at > since)
-            .collect();
-        if lost.is_empty() {
-            return Vec::new();
-        }
-        let directories = lost.iter().map(|lost| lost.dir).collect();
-        let directories = self.paths_of_directories(&directories, now);
-        let inodes: HashSet<u64> = lost.iter().map(|lost| lost.ino).collect();
-        let files = now.of_kind(NodeKind::File);
-        let seen = files.filter(|(_, node)| inodes.contains(&node.version.ino));
-        let born: HashMap<u64, Option<Time>> = seen
-            .map(|(_, node)| (node.version.ino, node.born))
-            .collect();
-        let unmoved = lost.into_iter().filter_map(|lost| {
-            let path = directories.get(&lost.dir)?.join(&lost.name);
-            let moved = self.target.moved.get(&path);
-            let is_moved = moved.is_some_and(|moved| moved.version.ino == lost.ino);
-            let is_chosen = self.choice.is_moved(&path);
-            (is_chosen && !is_moved).then(|| UnmovedName {
-                path,
-                at: lost.at,
-                born: born.get(&lost.ino).copied().flatten(),
-            })
-        });
-        unmoved.collect()
-    }
-
+impl<F> TargetState<F> {
+    /// The names that files and links have lost, of those that this drain has moved.
     fn lost_names(
         &self,
         losses: &HashMap<PathBuf, NameLoss>,
@@ -203,10 +271,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let Some(turn) = others.get_mut(&node.version.ino) else {
                 continue;
             };
-            if removed.contains_key(path) || self.target.has_name(path, node) {
+            if removed.contains_key(path) || self.has_name(path, node) {
                 continue;
             }
-            let is_named = named.contains(&**path) && !self.target.relocated.is_relocated(path);
+            let is_named = named.contains(&**path) && !self.relocated.is_relocated(path);
             *turn = turn
                 .filter(|_| is_named)
                 .map(|turn| turn.max(node.version.ctime));
@@ -220,70 +288,33 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         });
         names.collect()
     }
+}
 
-    /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers.
-    fn paths_of_directories(
-        &self,
-        wanted: &HashSet<u64>,
-        now: &TreeSnapshot,
-    ) -> HashMap<u64, PathBuf> {
-        let moved = self.target.moved.iter();
-        let moved = moved.filter(|(_, moved)| moved.kind == NodeKind::Directory);
-        let moved = moved.map(|(path, moved)| (moved.version.ino, path));
-        let seen = now.of_kind(NodeKind::Directory);
-        let seen = seen.map(|(path, node)| (node.version.ino, path));
-        let known = moved.chain(seen).filter(|(ino, _)| wanted.contains(ino));
-        let root = self.from.tree.look_up(&self.from.path).ok().flatten();
-        let root = root.map(|root| (root.ino, PathBuf::new()));
-        let known = known.map(|(ino, path)| (ino, path.clone()));
-        known.chain(root).collect()
-    }
+/// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers. `root`: that of the source.
+fn paths_of_directories(
+    moved: &MovedNodes,
+    wanted: &HashSet<u64>,
+    now: &TreeSnapshot,
+    root: Option<u64>,
+) -> HashMap<u64, PathBuf> {
+    let moved = moved.iter();
+    let moved = moved.filter(|(_, moved)| moved.kind == NodeKind::Directory);
+    let moved = moved.map(|(path, moved)| (moved.version.ino, path));
+    let seen = now.of_kind(NodeKind::Directory);
+    let seen = seen.map(|(path, node)| (node.version.ino, path));
+    let known = moved.chain(seen).filter(|(ino, _)| wanted.contains(ino));
+    let root = root.map(|root| (root, PathBuf::new()));
+    let known = known.map(|(ino, path)| (ino, path.clone()));
+    known.chain(root).collect()
+}
 
-    /// The names that programs have removed from an elevated tree, and that no drain has made.
-    fn whited_out_names(&mut self, now: &TreeSnapshot) -> Vec<RemovedName> {
-        let mut known = std::mem::take(&mut self.removals.whited_out);
-        known.retain(|path, (whiteout, _)| now.whiteouts.get(path) == Some(whiteout));
-        let mut names = Vec::new();
-        for (path, whiteout) in &now.whiteouts {
-            if whiteout.file().is_none()
-                || self.target.moved.contains(path)
-                || !self.can_be_removed(path, now)
-            {
-                continue;
-            }
-            let known_at = known.get(path).map(|(_, at)| *at);
-            // Forgotten meanwhile, or its server does not answer.
-            let Some(at) = known_at.or_else(|| self.from.tree.removed_at(whiteout).ok()?) else {
-                continue;
-            };
-            known.insert(path.clone(), (whiteout.clone(), at));
-            // It is made before the name is removed, which may fail.
-            let is_removed = |seen: &SeenNode| seen.born.is_some_and(|born| born >= at);
-            if now.get(path).is_none_or(is_removed) {
-                names.push(RemovedName {
-                    path: path.clone(),
-                    at,
-                    whiteout: Some(whiteout.clone()),
-                });
-            }
-        }
-        self.removals.whited_out = known;
-        names
-    }
+/// The inode number of the directory of a side.
+pub(super) fn find_inode<S: FileTree>(from: &MoveSide<'_, S>) -> Option<u64> {
+    let root = from.tree.look_up(&from.path).ok().flatten();
+    root.map(|root| root.ino)
+}
 
-    /// True if a name goes by itself, and nothing that links lead to takes its place.
-    fn can_be_removed(&self, path: &Path, now: &TreeSnapshot) -> bool {
-        let is_kind = |path: &Path, kind| now.get(path).is_some_and(|node| node.kind == kind);
-        let dir = path.parent().unwrap_or(Path::new(""));
-        let has_directory = dir == Path::new("") || is_kind(dir, NodeKind::Directory);
-        let failures = self.removals.failures.get(path).copied().unwrap_or(0);
-        has_directory
-            && !is_kind(path, NodeKind::Symlink)
-            && failures < MOST_ROUNDS
-            && !self.target.relocated.is_relocated(path)
-            && !self.target.copies.has_around(path)
-    }
-
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Removes a name from the target, if it is still that of what programs have removed; returns the node.
     pub(super) fn remove_name(
         &self,
@@ -309,5 +340,76 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Err(error) if error.is_directory_not_empty() => Ok(None),
             removed => removed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NodeKind::{Directory, File};
+    use super::*;
+
+    fn lost(dir: u64, name: &str, ino: u64, sec: i64, is_replaced: bool) -> LostName {
+        LostName {
+            dir,
+            name: name.into(),
+            ino,
+            at: Time { sec, nsec: 0 },
+            is_replaced,
+        }
+    }
+
+    #[test]
+    fn a_name_is_lost_with_its_file_and_removed_if_none_has_replaced_it() {
+        let nodes = [("d", Directory, 1), ("d/a", File, 2), ("b", File, 3)];
+        let walk = TreeSnapshot::from_nodes(1, &nodes);
+        let target = TargetState::after_walk(&walk);
+        let mut history = RemovalHistory::default();
+        // Another file had the name after `a`, and was removed; `b` was replaced in one step.
+        let told = [
+            lost(1, "a", 7, 6, false),
+            lost(1, "a", 2, 5, true),
+            lost(0, "b", 3, 4, true),
+        ];
+        history.note(&told, 1);
+        let losses = history.told_losses(&target.moved, &walk, || Some(0));
+        let loss = |path: &str| losses[Path::new(path)];
+        assert_eq!((loss("d/a").first.sec, loss("b").first.sec), (5, 4));
+        assert!(loss("d/a").is_removal() && !loss("b").is_removal());
+        assert_eq!(losses.len(), 2);
+    }
+
+    #[test]
+    fn a_loss_before_the_move_counts_no_more_and_is_forgotten() {
+        let walk = TreeSnapshot::from_nodes(1, &[("a", File, 5)]);
+        let target = TargetState::after_walk(&walk);
+        let mut history = RemovalHistory::default();
+        history.note(&[lost(0, "a", 5, 4, false)], 1);
+        assert_eq!(
+            history.told_losses(&target.moved, &walk, || Some(0)).len(),
+            0
+        );
+        assert!(history.has_some());
+        let later = TreeSnapshot::from_nodes(2 + KEPT_WALKS, &[("a", File, 5)]);
+        assert_eq!(
+            history.told_losses(&target.moved, &later, || Some(0)).len(),
+            0
+        );
+        assert!(!history.has_some());
+    }
+
+    #[test]
+    fn a_name_goes_by_itself_if_its_directory_stays_and_it_has_not_failed_often() {
+        let walk = TreeSnapshot::from_nodes(1, &[("d", Directory, 1)]);
+        let target = TargetState::after_walk(&walk);
+        let mut history = RemovalHistory::default();
+        let (path, other) = (Path::new("d/a"), Path::new("e/a"));
+        assert!(!history.can_be_removed(other, &target, &walk));
+        for _ in 0..MOST_ROUNDS {
+            assert!(history.can_be_removed(path, &target, &walk));
+            history.count_failure(path);
+        }
+        assert!(!history.can_be_removed(path, &target, &walk));
+        history.forget_failures(path);
+        assert!(history.can_be_removed(path, &target, &walk));
     }
 }

@@ -258,12 +258,9 @@ impl<F> TargetState<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::NodeKind::{Directory, File};
-    use super::*;
-
+impl TargetState<()> {
     /// A target that has the nodes of a walk.
-    fn state_after(walk: &TreeSnapshot) -> TargetState<()> {
+    pub fn after_walk(walk: &TreeSnapshot) -> TargetState<()> {
         let mut state = TargetState::new();
         for path in walk.paths() {
             let node = MovedNode::from_seen(walk.get(path).unwrap(), true);
@@ -271,10 +268,16 @@ mod tests {
         }
         state
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NodeKind::{Directory, File};
+    use super::*;
 
     #[test]
     fn a_copy_that_is_held_is_not_gone() {
-        let mut state = state_after(&TreeSnapshot::from_nodes(1, &[("a", File, 1)]));
+        let mut state = TargetState::after_walk(&TreeSnapshot::from_nodes(1, &[("a", File, 1)]));
         let (then, now) = [2, 3]
             .map(|walk| TreeSnapshot::from_nodes(walk, &[]))
             .into();
@@ -289,7 +292,7 @@ mod tests {
     #[test]
     fn a_file_of_a_relocated_directory_is_there_but_not_safe() {
         let walk = TreeSnapshot::from_nodes(1, &[("d", Directory, 1), ("d/a", File, 2)]);
-        let mut state = state_after(&walk);
+        let mut state = TargetState::after_walk(&walk);
         let (dir, file) = (Path::new("d"), Path::new("d/a"));
         let node = walk.get(file).unwrap();
         assert!(state.is_safe(file, node) && !state.is_in_the_way(file));
@@ -302,7 +305,7 @@ mod tests {
     #[test]
     fn a_directory_that_retires_takes_its_files_along() {
         let walk = TreeSnapshot::from_nodes(1, &[("d", Directory, 1), ("d/a", File, 2)]);
-        let mut state = state_after(&walk);
+        let mut state = TargetState::after_walk(&walk);
         let relocated = RelocatedDirectory::new("old".into(), Some((0, 1)), None);
         state.relocated.insert("d".into(), relocated);
         state.retire_unnamed(7);
