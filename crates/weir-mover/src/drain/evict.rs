@@ -14,19 +14,18 @@ use std::sync::Arc;
 
 use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::{CopyUse, Ino, WriteState};
-use weir_client::types::Stat;
 
-use super::copies::{hidden_name, is_copy, DisplacedFile};
+use super::copies::{hidden_name, DisplacedFile};
 use super::copy_links::CopyLinks;
 use super::round::options_of_round;
 use super::round_state::RoundState;
-use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
+use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::copy::{match_xattrs, LikenessBy};
 use crate::error::MoveError;
 use crate::list::move_files;
 use crate::mover::FileToMove;
-use crate::publish::{is_at_above_or_below, is_part, make_hard_link, LinkOutcome};
+use crate::publish::{is_part, make_hard_link, LinkOutcome};
 use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
 use crate::stage::StageProgress;
@@ -142,7 +141,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         loop {
             let before = displaced.len();
             displaced.retain(|file| {
-                let Some(name) = self.free_name(round, file, &snapshot) else {
+                let Some(name) = self.view().free_name(round, file, &snapshot) else {
                     return true;
                 };
                 match self.relink(progress, round, file, name) {
@@ -217,16 +216,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         displaced
     }
 
-    /// True unless the file is evicted, and somebody else has removed or changed its copy, which had its name: then its bytes
-    /// are lost.
-    pub(super) fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
-        let is_evicted = self.target.copies.is_copy_at(stat.ino, path);
-        let version = FileVersion::from(stat);
-        let there = || self.to.find_node(path);
-        !is_evicted
-            || there().is_ok_and(|there| there.is_some_and(|there| is_copy(&version, &there)))
-    }
-
     /// Gives the copy of an evicted file the attributes that programs have set since; it is not copied anew,
     /// for its name may be another file's by then.
     pub(super) fn keep_copy_attributes(
@@ -248,23 +237,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .insert(path.to_owned(), MovedNode::from_seen(node, true));
         self.note_placed(path, &node.version);
         Ok(())
-    }
-
-    /// A name of a file under which its copy can be now.
-    fn free_name<'f>(
-        &self,
-        round: &RoundState,
-        file: &'f DisplacedFile,
-        snapshot: &TreeSnapshot,
-    ) -> Option<&'f Path> {
-        let is_free = |path: &&PathBuf| {
-            !self.target.is_in_the_way(path)
-                && !round.is_blocked(path)
-                && !self.target.relocated.is_relocated(path)
-                && !is_at_above_or_below(path, self.target.copies.held())
-                && !self.awaits_removal(snapshot, path, NodeKind::File)
-        };
-        file.names.iter().find(is_free).map(PathBuf::as_path)
     }
 
     /// Gives the copy of a file this name of the file.

@@ -181,7 +181,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let moved = self.target.moved.get(from);
         let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
         let is_as_made =
-            |there| moved.is_some_and(|moved| self.is_as_made(&existing, moved, there));
+            |there| moved.is_some_and(|moved| self.view().is_as_made(&existing, moved, there));
         if !there.as_ref().is_some_and(is_as_made) {
             return Ok(LinkOutcome::NoFile);
         }

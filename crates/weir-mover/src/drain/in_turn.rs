@@ -274,7 +274,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return names;
         }
         let unnamed = self.unnamed_files(round, named, &followed, &losses);
-        let kept = self.destinations_of_old_links(&[], now);
+        let kept = self.view().destinations_of_old_links(&[], now);
         // The walk may have missed what was there before later ones.
         let is_in_time = |name: &RemovedName| since_1970(name.at) <= now.began;
         names.retain(|name| is_in_time(name) && !is_at_above_or_below(&name.path, &kept));

@@ -24,7 +24,7 @@
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
 //! | `snapshot` | what a walk saw |
-//! | `target_state`, `moved` | what the target has |
+//! | `target_state`, `target_view`, `moved` | what the target has |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `leftovers` | what they removed after the drain that moved it was killed |
@@ -69,6 +69,7 @@ mod round;
 mod round_state;
 mod snapshot;
 mod target_state;
+mod target_view;
 mod team;
 mod turns;
 mod urgent;
@@ -493,7 +494,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             }
         }
         if !summary.stopped {
-            self.clear_hidden_directories(&snapshot);
+            self.view().clear_hidden_directories(&snapshot);
         }
         if let Some(log) = &mut self.events {
             log.note_finish(&self.target.moved, &self.from.path, &snapshot, &summary);
@@ -575,7 +576,7 @@ impl<S: FileTree, T: FileTree> StageCaller for KnownSources<'_, '_, S, T> {
         let path = self.below_source(source);
         let moved = self.drain.target.moved.get(path);
         moved.is_some_and(|moved| moved.is_version(FileVersion::from(stat)))
-            && self.drain.has_kept_copy(path, stat)
+            && self.drain.view().has_kept_copy(path, stat)
     }
     fn may_replace(&self, target: &Path, there: &Stat) -> bool {
         let path = self.drain.to.strip(target);

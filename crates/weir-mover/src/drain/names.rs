@@ -13,22 +13,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-use weir_client::types::Stat;
-
 use super::due_names::{Awaited, DueNames, WalkedNames};
 use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_state::TargetState;
 use super::{Drain, MovedNode};
-use crate::copy::is_kept_time;
 use crate::error::MoveError;
 use crate::publish::{
-    check_gone, check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to,
-    make_symlink, remove_directory, unless_gone,
+    check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to, make_symlink,
 };
-use crate::tree::{failed_with_any, kind_of, FileTree, NodeKind};
+use crate::tree::{FileTree, NodeKind};
 
 /// Names that were changed.
 #[derive(Debug, Default)]
@@ -194,7 +189,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn await_files(&self, mut due: DueNames, round: &RoundState) -> Awaited {
         due.note_walk(round, || self.walked_names(Arc::clone(&round.snapshot)));
         due.forget_files(round, &self.target.moved);
-        due.find_awaited(&round.snapshot, |path| !self.waits_for_names(round, path))
+        due.find_awaited(&round.snapshot, |path| {
+            !self.view().waits_for_names(round, path)
+        })
     }
 
     fn walked_names(&self, snapshot: Arc<TreeSnapshot>) -> WalkedNames {
@@ -252,7 +249,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     && self.target.relocated.is_relocated(path) == is_inside
                     && !is_made(path, node)
                     && !self.target.is_in_the_way(path)
-                    && !self.awaits_removal(now, path, NodeKind::Symlink)
+                    && !self.view().awaits_removal(now, path, NodeKind::Symlink)
                     && !self.target.copies.is_held(path)
             })
             .collect();
@@ -332,7 +329,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
             let removed = match is_hidden && self.target.moved[&*path].kind == NodeKind::Directory {
                 true => self.remove_relocated(&path),
-                false => self.remove_ours(&target, &self.target.moved[&*path], is_whited_out),
+                false => {
+                    self.view()
+                        .remove_ours(&target, &self.target.moved[&*path], is_whited_out)
+                }
             };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {
@@ -363,7 +363,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .gone(then, now)
             .filter(|path| unseen.contains(path));
         let mut gone: Vec<PathBuf> = gone.cloned().collect();
-        let kept = self.destinations_of_old_links(&gone, now);
+        let kept = self.view().destinations_of_old_links(&gone, now);
         gone.retain(|path| !is_at_above_or_below(&self.target.relocated.find_place(path), &kept));
         self.remove(gone, now)
     }
@@ -394,77 +394,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .cloned()
             .collect();
         self.remove(gone, now)
-    }
-
-    /// The destinations of those links of the target that differ from the links of the source, except links that are
-    /// gone. Where the source's link leads to nothing, so does the target's.
-    pub(super) fn destinations_of_old_links(
-        &self,
-        gone: &[PathBuf],
-        now: &TreeSnapshot,
-    ) -> BTreeSet<PathBuf> {
-        let gone: HashSet<&PathBuf> = gone.iter().collect();
-        let made_by_us = self.target.moved.destinations_of_old_links(&gone, now);
-        // Where a link is to be made, the target may have one of an earlier run.
-        let unmade = self
-            .target
-            .moved
-            .changed_links(now)
-            .filter_map(|(path, node)| {
-                let moved = self.target.moved.get(path);
-                let is_ours = moved.is_some_and(|moved| moved.kind == NodeKind::Symlink);
-                let content = self.to.tree.read_link(&self.at_target(path)).ok();
-                let is_old = |content: &PathBuf| !is_ours && *content != node.content;
-                Some(destination(path, &content.filter(is_old)?))
-            });
-        made_by_us.chain(unmade).collect()
-    }
-
-    /// True if nobody has changed what this drain made.
-    pub(super) fn is_as_made(&self, target: &Path, moved: &MovedNode, there: &Stat) -> bool {
-        kind_of(there) == moved.kind
-            && match moved.kind {
-                NodeKind::Symlink => {
-                    is_symlink_to(self.to.tree, target, Some(there), &moved.content)
-                }
-                NodeKind::File => {
-                    there.size == moved.version.size
-                        && is_kept_time(moved.version.mtime, there.mtime)
-                }
-                NodeKind::Directory | NodeKind::Special => true,
-            }
-    }
-
-    /// Removes what has a name, if it is what this drain made; false: it is not.
-    pub(super) fn remove_ours(
-        &self,
-        target: &Path,
-        moved: &MovedNode,
-        is_whited_out: bool,
-    ) -> Result<bool, MoveError> {
-        if !moved.is_ours && !is_whited_out {
-            return Ok(false);
-        }
-        let Some(there) = self.to.find_node(target)? else {
-            check_gone(self.to.tree, target).map_err(MoveError::io("removing", target))?;
-            return Ok(false);
-        };
-        if !self.is_as_made(target, moved, &there) {
-            return Ok(false);
-        }
-        let removed = match moved.kind {
-            NodeKind::Directory => remove_directory(self.to.tree, target),
-            _ => self.to.tree.remove(target),
-        };
-        match removed {
-            // Somebody has put something there.
-            Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => Ok(false),
-            removed => {
-                unless_gone(self.to.tree, target, removed)
-                    .map_err(MoveError::io("removing", target))?;
-                Ok(true)
-            }
-        }
     }
 
     /// Has the changed names on storage; the next round syncs a directory again where that failed.

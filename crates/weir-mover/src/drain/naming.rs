@@ -21,6 +21,7 @@ use super::renames::RenameHistory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_state::TargetState;
+use super::target_view::TargetView;
 use super::{Drain, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
@@ -107,6 +108,71 @@ impl<F> TargetState<F> {
     }
 }
 
+impl<T: FileTree> TargetView<'_, '_, T> {
+    /// True if the target has what this drain has put there, as it was.
+    fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
+        let there = self.to.find_node(target)?;
+        let moved = self.state.moved.get(path).filter(|moved| moved.is_ours);
+        let both = there.zip(moved);
+        Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
+    }
+
+    /// True if a directory of the target has nothing but what this drain has put there, as it was.
+    fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
+        let mut open = vec![(dir.to_owned(), path.to_owned())];
+        while let Some((dir, path)) = open.pop() {
+            let names = self
+                .to
+                .tree
+                .list(&dir)
+                .map_err(MoveError::io("listing", &dir))?;
+            for name in names.iter().filter(|name| !is_part(name)) {
+                let (target, path) = (dir.join(name), path.join(name));
+                if self.state.relocated.has_at(self.to.strip(&target)) {
+                    return Ok(false); // another one's, which leaves first
+                }
+                if !self.is_ours_still(&target, &path)? {
+                    return Ok(false);
+                }
+                if self.state.moved[&*path].kind == NodeKind::Directory {
+                    open.push((target, path));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes hidden directories that processes which were killed have left beside those of the tree. What
+    /// cannot be looked at stays.
+    pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
+        if self.state.ownership.keeps_all {
+            return;
+        }
+        let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
+        let found = borrowed.filter(|path| {
+            self.state
+                .moved
+                .get(path)
+                .is_none_or(|moved| !moved.is_ours)
+        });
+        let root = PathBuf::new();
+        for dir in found.chain([&root]) {
+            let dir = self.find_path(dir);
+            for name in self.to.tree.list(&dir).unwrap_or_default() {
+                let path = dir.join(&name);
+                let is_directory = || {
+                    let found = self.to.tree.look_up(&path).ok().flatten();
+                    found.is_some_and(|found| kind_of(&found) == NodeKind::Directory)
+                };
+                if is_part(&name) && is_directory() {
+                    // EBUSY: a living process fills it.
+                    let _ = remove_part(self.to.tree, &path);
+                }
+            }
+        }
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// True if a directory was renamed that this drain does not know by its name.
     pub(super) fn has_unknown_directories(&mut self) -> bool {
@@ -130,7 +196,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return changed;
         }
         let now = &round.snapshot;
-        let kept = self.destinations_of_old_links(&[], now);
+        let kept = self.view().destinations_of_old_links(&[], now);
         loop {
             let ready = self.ready_directories(then, round, is_ordered, &kept);
             let mut is_changed = false;
@@ -273,8 +339,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> Result<bool, MoveError> {
         let there = self.at_target(old);
         let is_ours = match self.target.moved[old].kind {
-            NodeKind::Directory => self.has_only_ours(&there, old)?,
-            _ => self.is_ours_still(&there, old)?,
+            NodeKind::Directory => self.view().has_only_ours(&there, old)?,
+            _ => self.view().is_ours_still(&there, old)?,
         };
         if !is_ours {
             self.target.retire(path, now.walk);
@@ -315,7 +381,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for path in tops {
             let ino = self.target.moved[&*path].version.ino;
             let target = self.to.join(&path);
-            let has_only_ours = self.has_only_ours(&target, &path);
+            let has_only_ours = self.view().has_only_ours(&target, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 continue;
             }
@@ -328,7 +394,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             if !is_hidden {
                 continue;
             }
-            let has_only_ours = self.has_only_ours(&hidden, &path);
+            let has_only_ours = self.view().has_only_ours(&hidden, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 // Somebody else has put something there meanwhile.
                 let _ = self.to.tree.rename(&hidden, &target, false);
@@ -367,7 +433,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_whole = self.target.moved[&*path].kind == NodeKind::Directory
                 && is_alone
                 && self.target.moved.are_all_below_in(&path, &all);
-            if !is_whole || !self.has_only_ours(&target, &path).is_ok_and(|ours| ours) {
+            if !is_whole
+                || !self
+                    .view()
+                    .has_only_ours(&target, &path)
+                    .is_ok_and(|ours| ours)
+            {
                 continue;
             }
             let marked = self.target.marked_below(&path);
@@ -420,39 +491,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         renamed.map_err(MoveError::io("renaming", &from))?;
         self.target.relocated.change_place(path, &hidden);
         Ok(())
-    }
-
-    /// True if the target has what this drain has put there, as it was.
-    fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
-        let there = self.to.find_node(target)?;
-        let moved = self.target.moved.get(path).filter(|moved| moved.is_ours);
-        let both = there.zip(moved);
-        Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
-    }
-
-    /// True if a directory of the target has nothing but what this drain has put there, as it was.
-    fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
-        let mut open = vec![(dir.to_owned(), path.to_owned())];
-        while let Some((dir, path)) = open.pop() {
-            let names = self
-                .to
-                .tree
-                .list(&dir)
-                .map_err(MoveError::io("listing", &dir))?;
-            for name in names.iter().filter(|name| !is_part(name)) {
-                let (target, path) = (dir.join(name), path.join(name));
-                if self.target.relocated.has_at(self.to.strip(&target)) {
-                    return Ok(false); // another one's, which leaves first
-                }
-                if !self.is_ours_still(&target, &path)? {
-                    return Ok(false);
-                }
-                if self.target.moved[&*path].kind == NodeKind::Directory {
-                    open.push((target, path));
-                }
-            }
-        }
-        Ok(true)
     }
 
     /// Gives a directory its name; false: something has it that is to be replaced, or is somebody else's, so its files
@@ -589,36 +627,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Err(error) => {
                 changed.failed.push((other, error));
                 false
-            }
-        }
-    }
-
-    /// Removes hidden directories that processes which were killed have left beside those of the tree. What
-    /// cannot be looked at stays.
-    pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
-        if self.target.ownership.keeps_all {
-            return;
-        }
-        let borrowed = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
-        let found = borrowed.filter(|path| {
-            self.target
-                .moved
-                .get(path)
-                .is_none_or(|moved| !moved.is_ours)
-        });
-        let root = PathBuf::new();
-        for dir in found.chain([&root]) {
-            let dir = self.at_target(dir);
-            for name in self.to.tree.list(&dir).unwrap_or_default() {
-                let path = dir.join(&name);
-                let is_directory = || {
-                    let found = self.to.tree.look_up(&path).ok().flatten();
-                    found.is_some_and(|found| kind_of(&found) == NodeKind::Directory)
-                };
-                if is_part(&name) && is_directory() {
-                    // EBUSY: a living process fills it.
-                    let _ = remove_part(self.to.tree, &path);
-                }
             }
         }
     }

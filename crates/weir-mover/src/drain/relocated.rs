@@ -23,6 +23,7 @@ use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_state::DetachedNodes;
+use super::target_view::TargetView;
 use super::{Drain, MovedNode};
 use crate::copy::is_kept_time;
 use crate::error::MoveError;
@@ -39,10 +40,72 @@ struct PathChange {
     earlier: Vec<(PathBuf, MovedNode)>,
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+impl<T: FileTree> TargetView<'_, '_, T> {
+    /// The nodes of the target at and below a path, with another path, if all are of drains of the tree. `at`: the path
+    /// below the target, whatever has it in the tree.
+    fn earlier_nodes(
+        &self,
+        walk: u64,
+        at: &Path,
+        to: &Path,
+    ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
+        if !self.state.ownership.keeps_marks() {
+            return Ok(None);
+        }
+        let mut nodes = Vec::new();
+        let mut open = vec![at.to_owned()];
+        while let Some(path) = open.pop() {
+            let target = self.to.join(&path);
+            let there = self.to.find_node(&target)?;
+            let Some(there) = there else { continue };
+            let node = if kind_of(&there) == NodeKind::Directory {
+                let names = self.to.tree.list(&target);
+                let names = names.map_err(MoveError::io("listing", &target))?;
+                let names = names.iter().filter(|name| !is_part(name));
+                open.extend(names.map(|name| path.join(name)));
+                MovedNode::from_earlier(walk, &there)
+            } else if let Some(node) = self.earlier_leaf(walk, &path, &there)? {
+                node
+            } else {
+                return Ok(None);
+            };
+            nodes.push((rebase(&path, at, to), node));
+        }
+        Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))
+    }
+
+    /// A file or link that the target has at this path below it; `None`: no drain of the tree has put it there.
+    pub(super) fn earlier_leaf(
+        &self,
+        walk: u64,
+        at: &Path,
+        there: &Stat,
+    ) -> Result<Option<MovedNode>, MoveError> {
+        if kind_of(there) == NodeKind::Directory || !self.state.ownership.has_placed(at, there) {
+            return Ok(None);
+        }
+        let mut node = MovedNode::from_earlier(walk, there);
+        if node.kind == NodeKind::Symlink {
+            let target = self.to.join(at);
+            let content = self.to.tree.read_link(&target);
+            node.content = content.map_err(MoveError::io("reading", &target))?;
+        }
+        Ok(Some(node))
+    }
+}
+
+impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
+    /// The target, and what this drain knows of it.
+    pub(super) fn view(&self) -> TargetView<'_, 't, T> {
+        TargetView {
+            to: &self.to,
+            state: &self.target,
+        }
+    }
+
     /// The path of a node on the target.
     pub(super) fn at_target(&self, path: &Path) -> PathBuf {
-        self.to.join(self.target.relocated.find_place(path))
+        self.view().find_path(path)
     }
 
     /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
@@ -197,7 +260,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let earlier = match self.target.moved.get(path)?.is_ours {
             true => Vec::new(),
             // It was among those that the earlier drains have made.
-            false => self.earlier_nodes(walk, &at, &to).ok().flatten()?,
+            false => self.view().earlier_nodes(walk, &at, &to).ok().flatten()?,
         };
         Some(PathChange {
             at,
@@ -277,7 +340,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         snapshot: &TreeSnapshot,
     ) -> Result<bool, MoveError> {
         let retired = self.target.moved.unused_retired_path(path, there.ino);
-        let nodes = self.earlier_nodes(snapshot.walk, path, &retired)?;
+        let nodes = self.view().earlier_nodes(snapshot.walk, path, &retired)?;
         let is_other = |(at, node): &(PathBuf, MovedNode)| {
             let seen = snapshot.get(&rebase(at, &retired, path));
             seen.is_none_or(|seen| {
@@ -294,58 +357,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let relocated = RelocatedDirectory::new_retired(path);
         self.target.relocated.insert(retired, relocated);
         Ok(true)
-    }
-
-    /// The nodes of the target at and below a path, with another path, if all are of drains of the tree. `at`: the path
-    /// below the target, whatever has it in the tree.
-    fn earlier_nodes(
-        &self,
-        walk: u64,
-        at: &Path,
-        to: &Path,
-    ) -> Result<Option<Vec<(PathBuf, MovedNode)>>, MoveError> {
-        if !self.target.ownership.keeps_marks() {
-            return Ok(None);
-        }
-        let mut nodes = Vec::new();
-        let mut open = vec![at.to_owned()];
-        while let Some(path) = open.pop() {
-            let target = self.to.join(&path);
-            let there = self.to.find_node(&target)?;
-            let Some(there) = there else { continue };
-            let node = if kind_of(&there) == NodeKind::Directory {
-                let names = self.to.tree.list(&target);
-                let names = names.map_err(MoveError::io("listing", &target))?;
-                let names = names.iter().filter(|name| !is_part(name));
-                open.extend(names.map(|name| path.join(name)));
-                MovedNode::from_earlier(walk, &there)
-            } else if let Some(node) = self.earlier_leaf(walk, &path, &there)? {
-                node
-            } else {
-                return Ok(None);
-            };
-            nodes.push((rebase(&path, at, to), node));
-        }
-        Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))
-    }
-
-    /// A file or link that the target has at this path below it; `None`: no drain of the tree has put it there.
-    pub(super) fn earlier_leaf(
-        &self,
-        walk: u64,
-        at: &Path,
-        there: &Stat,
-    ) -> Result<Option<MovedNode>, MoveError> {
-        if kind_of(there) == NodeKind::Directory || !self.target.ownership.has_placed(at, there) {
-            return Ok(None);
-        }
-        let mut node = MovedNode::from_earlier(walk, there);
-        if node.kind == NodeKind::Symlink {
-            let target = self.to.join(at);
-            let content = self.to.tree.read_link(&target);
-            node.content = content.map_err(MoveError::io("reading", &target))?;
-        }
-        Ok(Some(node))
     }
 
     /// Removes a hidden directory that is gone from the tree.

@@ -325,7 +325,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(whiteout) = &name.whiteout else {
             let is_whited_out = now.whiteouts.contains_key(path);
             let target = self.to.join(path);
-            let is_removed = self.remove_ours(&target, &self.target.moved[path], is_whited_out)?;
+            let is_removed =
+                self.view()
+                    .remove_ours(&target, &self.target.moved[path], is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
         let target = &self.to.join(path);
@@ -335,7 +337,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !there.as_ref().is_some_and(is_taken) {
             return Ok(None);
         }
-        match self.remove_from_target(path, whiteout, None, &mut RealDirectories::default()) {
+        match self
+            .view()
+            .remove_from_target(path, whiteout, None, &mut RealDirectories::default())
+        {
             // It goes with what is in it.
             Err(error) if error.is_directory_not_empty() => Ok(None),
             removed => removed,

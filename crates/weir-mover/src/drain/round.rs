@@ -93,7 +93,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     let error = MoveError::io("creating", &target)(error);
                     round.fail(path, &error);
                 }
-                Err(_) if self.awaits_removal(&snapshot, path, node.kind) => {
+                Err(_) if self.view().awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
                 }
                 Err(_)
@@ -132,7 +132,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let there = self.to.tree.look_up(&target);
         let there = there.map_err(MoveError::io("looking for", &target));
         let known = there.and_then(|there| match there {
-            Some(there) => self.earlier_leaf(round.snapshot.walk, &at, &there),
+            Some(there) => self.view().earlier_leaf(round.snapshot.walk, &at, &there),
             None => Ok(None),
         });
         match known {
@@ -183,7 +183,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 continue;
             }
-            if self.waits_for_names(round, path) {
+            if self.view().waits_for_names(round, path) {
                 round.pend(path, node, PendingState::Waiting);
                 continue;
             }
@@ -257,14 +257,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             chosen.sort_by_key(|(path, node)| (node.version.size, *path));
         }
         chosen.into_iter().map(|(path, _)| path.clone()).collect()
-    }
-
-    /// True if the target has something in the place of a file that changes of names are to remove before.
-    pub(super) fn waits_for_names(&self, round: &RoundState, path: &Path) -> bool {
-        self.target.is_in_the_way(path)
-            || self.target.copies.is_held(path)
-            || round.is_blocked(path)
-            || self.awaits_removal(&round.snapshot, path, NodeKind::File)
     }
 
     /// The reason why a changed file is not copied now.

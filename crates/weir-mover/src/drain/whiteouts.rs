@@ -13,6 +13,7 @@ use weir_client::types::Stat;
 
 use super::names::ChangedNames;
 use super::snapshot::TreeSnapshot;
+use super::target_view::TargetView;
 use super::Drain;
 use crate::error::MoveError;
 use crate::publish::{check_gone, is_at_above_or_below, remove_directory, unless_gone};
@@ -52,83 +53,7 @@ impl RealDirectories {
     }
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// True if the target has something in the place of a node that is about to be removed there.
-    pub(super) fn awaits_removal(
-        &self,
-        snapshot: &TreeSnapshot,
-        path: &Path,
-        kind: NodeKind,
-    ) -> bool {
-        if !snapshot.whiteouts.contains_key(path) || self.target.moved.contains(path) {
-            return false;
-        }
-        let there = self.to.find_node(self.at_target(path));
-        let is_directory = |kind| kind == NodeKind::Directory;
-        let other = |there| is_directory(kind_of(&there)) != is_directory(kind);
-        there.is_ok_and(|there| there.is_some_and(other))
-    }
-
-    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
-    /// old link of the target leads to it.
-    pub(super) fn remove_whited_out(
-        &mut self,
-        then: &TreeSnapshot,
-        now: &TreeSnapshot,
-    ) -> ChangedNames {
-        let mut hidden: Vec<PathBuf> = self.target.whited_out(then, now).cloned().collect();
-        let kept = self.destinations_of_old_links(&[], now);
-        hidden.retain(|path| !is_at_above_or_below(path, &kept));
-        self.remove_hidden(hidden, now)
-    }
-
-    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
-    /// directory instead of something else, or the other way around.
-    pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        let mut in_the_way: Vec<PathBuf> = self.target.whited_out(now, now).cloned().collect();
-        let has_successor = |path: &Path| {
-            path.ancestors()
-                .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
-        };
-        in_the_way.retain(|path| has_successor(path));
-        self.remove_hidden(in_the_way, now)
-    }
-
-    fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
-        let mut changed = ChangedNames::default();
-        if self.target.ownership.keeps_all {
-            return changed;
-        }
-        // Directories after what is in them.
-        hidden.sort_unstable_by(|one, other| other.cmp(one));
-        let (mut removed, mut gone) = (Vec::new(), Vec::new());
-        let mut directories = RealDirectories::default();
-        for path in hidden {
-            let target = self.to.join(&path);
-            let successor = now.get(&path).map(|node| node.kind);
-            let whiteout = &now.whiteouts[&path];
-            let done = self.remove_from_target(&path, whiteout, successor, &mut directories);
-            let done = done.map(|removed| {
-                self.target.ownership.note_unlinked(removed.as_ref());
-                removed.is_some()
-            });
-            gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
-            if changed.note(&path, &target, done) && successor.is_none() {
-                removed.push(path);
-            }
-        }
-        self.sync(&mut changed);
-        self.target.ownership.note_removed(gone.iter());
-        for path in removed {
-            let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
-            if let Err(error) = forgotten {
-                let error = MoveError::io("forgetting", &path)(error);
-                changed.failed.push((path, error));
-            }
-        }
-        changed
-    }
-
+impl<T: FileTree> TargetView<'_, '_, T> {
     /// Removes what a whiteout hides, unless its successor replaces it in one step; returns it. `None`: the target does
     /// not have it.
     pub(super) fn remove_from_target(
@@ -159,10 +84,74 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 remove_directory(self.to.tree, target)
             }
             NodeKind::Directory => return Ok(None),
-            _ if !self.target.ownership.is_taken_or_placed(path, &there) => return Ok(None),
+            _ if !self.state.ownership.is_taken_or_placed(path, &there) => return Ok(None),
             _ => self.to.tree.remove(target),
         };
         unless_gone(self.to.tree, target, removed).map_err(MoveError::io("removing", target))?;
         Ok(Some(there))
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
+    /// old link of the target leads to it.
+    pub(super) fn remove_whited_out(
+        &mut self,
+        then: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        let mut hidden: Vec<PathBuf> = self.target.whited_out(then, now).cloned().collect();
+        let kept = self.view().destinations_of_old_links(&[], now);
+        hidden.retain(|path| !is_at_above_or_below(path, &kept));
+        self.remove_hidden(hidden, now)
+    }
+
+    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
+    /// directory instead of something else, or the other way around.
+    pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
+        let mut in_the_way: Vec<PathBuf> = self.target.whited_out(now, now).cloned().collect();
+        let has_successor = |path: &Path| {
+            path.ancestors()
+                .any(|above| now.whiteouts.contains_key(above) && now.get(above).is_some())
+        };
+        in_the_way.retain(|path| has_successor(path));
+        self.remove_hidden(in_the_way, now)
+    }
+
+    fn remove_hidden(&mut self, mut hidden: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        if self.target.ownership.keeps_all {
+            return changed;
+        }
+        // Directories after what is in them.
+        hidden.sort_unstable_by(|one, other| other.cmp(one));
+        let (mut removed, mut gone) = (Vec::new(), Vec::new());
+        let mut directories = RealDirectories::default();
+        for path in hidden {
+            let target = self.to.join(&path);
+            let successor = now.get(&path).map(|node| node.kind);
+            let whiteout = &now.whiteouts[&path];
+            let done = self
+                .view()
+                .remove_from_target(&path, whiteout, successor, &mut directories);
+            let done = done.map(|removed| {
+                self.target.ownership.note_unlinked(removed.as_ref());
+                removed.is_some()
+            });
+            gone.extend(matches!(done, Ok(true)).then(|| path.clone()));
+            if changed.note(&path, &target, done) && successor.is_none() {
+                removed.push(path);
+            }
+        }
+        self.sync(&mut changed);
+        self.target.ownership.note_removed(gone.iter());
+        for path in removed {
+            let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
+            if let Err(error) = forgotten {
+                let error = MoveError::io("forgetting", &path)(error);
+                changed.failed.push((path, error));
+            }
+        }
+        changed
     }
 }
