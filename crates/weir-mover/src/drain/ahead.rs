@@ -7,9 +7,6 @@
 //!
 //! The base keeps its hidden name, beside that of the file, until the link of the file says the other one: programs find it
 //! meanwhile. Then it is not written to any more.
-//!
-//! Whole stripes of the target go first; small pieces only if there is nothing else. The next ones are looked for behind
-//! the last, so that a file of any size costs few questions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,7 +18,10 @@ use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino, WriteState};
 use weir_client::types::Stat;
 
-use super::copies::{hidden_name, FileBase};
+use super::ahead_ranges::{choose_ranges, gaps, RangeSearch, WantedRoom};
+use super::copies::{hidden_name, EvictedCopies, FileBase};
+use super::copy_links::CopyLinks;
+use super::large::publish_closed;
 use super::round_state::RoundState;
 use super::snapshot::SeenNode;
 use super::{Drain, EvictedBytes};
@@ -29,16 +29,13 @@ use crate::content::refuse_other_content;
 use crate::copy::{FileCopy, KnownPart, OpenCopy};
 use crate::error::MoveError;
 use crate::publish::check_replaceable;
+use crate::side::MoveSide;
 use crate::stage::StageProgress;
 use crate::stripe::StripeSize;
-use crate::tree::{EvictionTable, FileTree, NodeKind, PART_MODE};
+use crate::tree::{FileTree, NodeKind, PART_MODE};
 
-/// The bytes that are copied before they are synced and their storage is freed.
-const BATCH_BYTES: u64 = 256 << 20;
 /// The bytes that a thread copies at a time.
 const PIECE_BYTES: u64 = 32 << 20;
-/// The most ranges that are evicted at once.
-const MOST_RANGES: usize = 256;
 
 /// The result of having ranges go ahead.
 #[derive(Debug, Default)]
@@ -47,31 +44,6 @@ pub struct AheadResult {
     pub evicted: EvictedBytes,
     /// Files of which no range could be copied, by the path below the source, with the reasons.
     pub failed: HashMap<PathBuf, String>,
-}
-
-/// The storage that is to be freed.
-#[derive(Clone, Copy)]
-struct WantedRoom {
-    /// The rank of the server that has it.
-    rank: u16,
-    bytes: u64,
-}
-
-/// A search for ranges of a file.
-#[derive(Clone, Copy)]
-struct RangeSearch {
-    /// The offset at which it begins.
-    begun: u64,
-    /// The size of the file.
-    size: u64,
-    room: WantedRoom,
-}
-
-/// The ranges of a part of a file to have go ahead.
-struct ChosenRanges {
-    ranges: Vec<Range<u64>>,
-    /// They are whole stripes.
-    are_stripes: bool,
 }
 
 /// A base that ranges of a file are written to.
@@ -85,6 +57,219 @@ struct OpenBase<'d, S: FileTree, T: FileTree> {
     target: PathBuf,
 }
 
+/// Copies ranges of files into their bases, and keeps the table of these.
+struct AheadMover<'d, 't, S: FileTree, T: FileTree> {
+    from: &'d MoveSide<'t, S>,
+    links: CopyLinks<'d, 't, T>,
+    copies: &'d mut EvictedCopies<T::File>,
+    progress: &'d StageProgress,
+}
+
+impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
+    /// Copies ranges of a file, and frees their storage; returns the bytes.
+    fn move_file(
+        &mut self,
+        path: &Path,
+        ino: Ino,
+        wanted: WantedRoom,
+        threads: usize,
+    ) -> Result<u64, MoveError> {
+        let table = self.links.table;
+        let source = self.from.join(path);
+        let reading = || MoveError::io("reading", &source);
+        let input = self.from.tree.open(&source).map_err(reading())?;
+        let mut base: Option<OpenBase<'_, S, T>> = None;
+        let mut freed = 0;
+        while freed < wanted.bytes {
+            let found = self.from.tree.stat(&input).map_err(reading())?;
+            if found.ino != ino.0 {
+                break;
+            }
+            let settled = table.settle_extents(ino).map_err(reading())?;
+            let begun = self.copies.end_of_last_range(ino.0);
+            let search = RangeSearch {
+                begun: begun.min(found.size),
+                size: found.size,
+                room: WantedRoom {
+                    bytes: wanted.bytes - freed,
+                    ..wanted
+                },
+            };
+            let open = base.as_ref().map(|open| open.stripe);
+            let stripe = open.unwrap_or_else(|| self.stripe_of_base(ino));
+            let ranges = choose_ranges(table, ino, search, stripe);
+            let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
+                break;
+            };
+            // The next search begins behind the last range.
+            let end = ranges.last().map_or(0, |last| last.end);
+            self.copies.note_gone_ahead(ino.0, end);
+            if ranges.is_empty() {
+                break;
+            }
+            let open = match base.take() {
+                Some(open) => open,
+                None => self.open_base(path, ino, &input, found.size)?,
+            };
+            let open = base.insert(open);
+            self.copy_ranges(open, &ranges, threads)?;
+            let writing = || MoveError::io("writing", &open.target);
+            self.links.to.tree.sync(&open.output).map_err(writing())?;
+            let evicted = table.evict_ranges(&open.file, settled, &ranges);
+            let evicted = evicted.map_err(MoveError::io("evicting", &source))?;
+            if evicted == 0 {
+                break;
+            }
+            freed += evicted;
+        }
+        Ok(freed)
+    }
+
+    /// Opens the base of a file, or makes it.
+    fn open_base<'d>(
+        &mut self,
+        path: &Path,
+        ino: Ino,
+        input: &'d S::File,
+        size: u64,
+    ) -> Result<OpenBase<'d, S, T>, MoveError> {
+        let source = self.from.join(path);
+        let table = self.links.table;
+        let before = self.copies.find_base(ino.0).cloned();
+        let known = before
+            .clone()
+            .filter(|base| base.is_writable(self.links.to));
+        // A program may have begun to write over its evicted bytes since the round looked for such files.
+        let used = table.copy_use(ino);
+        let used = used.map_err(MoveError::io("looking for the copy of", &source))?;
+        if before.is_none() && used != CopyUse::None {
+            return Err(MoveError::SourceChanged(source));
+        }
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let at = match &known {
+            Some(base) => base.at.clone(),
+            None => hidden_name(dir, ino, true),
+        };
+        let target = self.links.to.join(&at);
+        let opening = || MoveError::io("creating", &target);
+        let kept = self
+            .copies
+            .find_open_base(ino.0)
+            .filter(|_| known.is_some());
+        let output = match (&known, kept) {
+            (_, Some(kept)) => Arc::clone(kept),
+            (Some(_), None) => {
+                let output = self.links.to.tree.open_part(&target).map_err(opening())?;
+                self.links.to.tree.lock_part(&output);
+                Arc::new(output)
+            }
+            (None, None) => Arc::new(
+                self.links
+                    .to
+                    .tree
+                    .create_part(&target, PART_MODE)
+                    .map_err(opening())?,
+            ),
+        };
+        let inode = self.links.to.tree.stat(&output).map_err(opening())?.ino;
+        if known.is_some_and(|base| base.inode != Some(inode)) {
+            return Err(MoveError::TargetChanged(target));
+        }
+        // It is locked as long as it is open: nobody takes it for a dead process's.
+        self.copies.keep_open(ino.0, Arc::clone(&output));
+        let size = before.as_ref().map(|_| size);
+        let copy = TargetCopy {
+            path: table.absolute(&at),
+            identity: CopyIdentity::Inode(inode),
+        };
+        let file = EvictedFile { ino, copy };
+        let stripe = self.links.to.tree.stripe_of(&output);
+        let open = OpenBase {
+            input,
+            output,
+            stripe,
+            file,
+            source,
+            target,
+        };
+        if before.as_ref().is_some_and(|base| base.at == at) {
+            return Ok(open);
+        }
+        let begun = self.begin_base(&open, size, &at);
+        if let Err(error) = begun {
+            self.copies.close_base(ino.0);
+            // It may be noted all the same.
+            let known = table.copy_of(ino);
+            if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
+                let _ = self.links.to.tree.remove(&open.target);
+            }
+            return Err(error);
+        }
+        let inode = Some(inode);
+        self.copies.add_base(ino.0, FileBase { at, inode });
+        if let Some(before) = before {
+            self.copies.forget_hidden(&before.at);
+            self.links.remove_base(&before.at)?;
+        }
+        Ok(open)
+    }
+
+    /// Copies this many bytes of another base into a new one, and notes the new one.
+    fn begin_base(
+        &self,
+        open: &OpenBase<'_, S, T>,
+        size: Option<u64>,
+        at: &Path,
+    ) -> Result<(), MoveError> {
+        if let Some(size) = size {
+            self.copy_base(open, size)?;
+        }
+        self.links.note_base(open.file.ino, at).map(drop)
+    }
+
+    /// Copies what the base of a file has into another one.
+    fn copy_base(&self, open: &OpenBase<'_, S, T>, size: u64) -> Result<(), MoveError> {
+        let mut at = 0;
+        while at < size {
+            let stored = self
+                .links
+                .table
+                .stored_ranges(open.file.ino, at..size, None);
+            let (stored, end) = stored.map_err(MoveError::io("reading", &open.source))?;
+            let between = gaps(&stored, at..end);
+            self.copy_ranges(open, &between, 1)?;
+            at = end;
+        }
+        let writing = MoveError::io("writing", &open.target);
+        self.links.to.tree.sync(&open.output).map_err(writing)
+    }
+
+    /// The stripes of the base that a file has; if it has none yet, the usual ones.
+    fn stripe_of_base(&self, ino: Ino) -> StripeSize {
+        let base = self.copies.find_open_base(ino.0);
+        base.map_or_else(StripeSize::default, |base| {
+            self.links.to.tree.stripe_of(base)
+        })
+    }
+
+    fn copy_ranges(
+        &self,
+        open: &OpenBase<'_, S, T>,
+        ranges: &[Range<u64>],
+        threads: usize,
+    ) -> Result<(), MoveError> {
+        let copy = OpenCopy {
+            trees: (self.from.tree, self.links.to.tree),
+            input: open.input,
+            output: &open.output,
+            source: &open.source,
+            part: &open.target,
+            stripe: open.stripe,
+        };
+        copy_by_threads(&copy, ranges, threads, self.progress)
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Copies ranges of files that programs have open for writing, the largest first, and frees their storage, until
     /// this many bytes are free at the server of this rank.
@@ -96,9 +281,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> AheadResult {
         let mut result = AheadResult::default();
-        if self.from.tree.evictions().is_none() {
+        let Some(table) = self.from.tree.evictions() else {
             return result;
-        }
+        };
         let snapshot = Arc::clone(&self.seen);
         let files = snapshot.of_kind(NodeKind::File);
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
@@ -124,7 +309,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 bytes: bytes - result.evicted.bytes,
             };
             let is_first = !self.target.copies.has_base(node.version.ino);
-            match self.move_ahead(path, Ino(node.version.ino), wanted, threads, progress) {
+            let mut mover = AheadMover {
+                from: &self.from,
+                links: CopyLinks {
+                    table,
+                    to: &self.to,
+                },
+                copies: &mut self.target.copies,
+                progress,
+            };
+            match mover.move_file(path, Ino(node.version.ino), wanted, threads) {
                 Ok(freed) => {
                     result.evicted.files += u64::from(freed > 0 && is_first);
                     result.evicted.bytes += freed;
@@ -138,213 +332,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         result
-    }
-
-    /// Copies ranges of a file, and frees their storage; returns the bytes.
-    fn move_ahead(
-        &mut self,
-        path: &Path,
-        ino: Ino,
-        wanted: WantedRoom,
-        threads: usize,
-        progress: &StageProgress,
-    ) -> Result<u64, MoveError> {
-        let table = self.from.tree.evictions().expect("it has one");
-        let source = self.from.join(path);
-        let reading = || MoveError::io("reading", &source);
-        let input = self.from.tree.open(&source).map_err(reading())?;
-        let mut base: Option<OpenBase<'_, S, T>> = None;
-        let mut freed = 0;
-        while freed < wanted.bytes {
-            let found = self.from.tree.stat(&input).map_err(reading())?;
-            if found.ino != ino.0 {
-                break;
-            }
-            let settled = table.settle_extents(ino).map_err(reading())?;
-            let begun = self.target.copies.end_of_last_range(ino.0);
-            let search = RangeSearch {
-                begun: begun.min(found.size),
-                size: found.size,
-                room: WantedRoom {
-                    bytes: wanted.bytes - freed,
-                    ..wanted
-                },
-            };
-            let open = base.as_ref().map(|open| open.stripe);
-            let stripe = open.unwrap_or_else(|| self.stripe_of_base(ino));
-            let ranges = choose_ranges(table, ino, search, stripe);
-            let (Some(settled), ranges) = (settled, ranges.map_err(reading())?) else {
-                break;
-            };
-            // The next search begins behind the last range.
-            let end = ranges.last().map_or(0, |last| last.end);
-            self.target.copies.note_gone_ahead(ino.0, end);
-            if ranges.is_empty() {
-                break;
-            }
-            let open = match base.take() {
-                Some(open) => open,
-                None => self.open_base(path, ino, &input, found.size, progress)?,
-            };
-            let open = base.insert(open);
-            self.copy_ranges(open, &ranges, threads, progress)?;
-            let writing = || MoveError::io("writing", &open.target);
-            self.to.tree.sync(&open.output).map_err(writing())?;
-            let evicted = table.evict_ranges(&open.file, settled, &ranges);
-            let evicted = evicted.map_err(MoveError::io("evicting", &source))?;
-            if evicted == 0 {
-                break;
-            }
-            freed += evicted;
-        }
-        Ok(freed)
-    }
-
-    /// Opens the base of a file, or makes it.
-    fn open_base<'d>(
-        &mut self,
-        path: &Path,
-        ino: Ino,
-        input: &'d S::File,
-        size: u64,
-        progress: &StageProgress,
-    ) -> Result<OpenBase<'d, S, T>, MoveError> {
-        let source = self.from.join(path);
-        let table = self.from.tree.evictions().expect("it has one");
-        let before = self.target.copies.find_base(ino.0).cloned();
-        let known = before.clone().filter(|base| base.is_writable(&self.to));
-        // A program may have begun to write over its evicted bytes since the round looked for such files.
-        let used = table.copy_use(ino);
-        let used = used.map_err(MoveError::io("looking for the copy of", &source))?;
-        if before.is_none() && used != CopyUse::None {
-            return Err(MoveError::SourceChanged(source));
-        }
-        let dir = path.parent().unwrap_or(Path::new(""));
-        let at = match &known {
-            Some(base) => base.at.clone(),
-            None => hidden_name(dir, ino, true),
-        };
-        let target = self.to.join(&at);
-        let opening = || MoveError::io("creating", &target);
-        let kept = self
-            .target
-            .copies
-            .find_open_base(ino.0)
-            .filter(|_| known.is_some());
-        let output = match (&known, kept) {
-            (_, Some(kept)) => Arc::clone(kept),
-            (Some(_), None) => {
-                let output = self.to.tree.open_part(&target).map_err(opening())?;
-                self.to.tree.lock_part(&output);
-                Arc::new(output)
-            }
-            (None, None) => Arc::new(
-                self.to
-                    .tree
-                    .create_part(&target, PART_MODE)
-                    .map_err(opening())?,
-            ),
-        };
-        let inode = self.to.tree.stat(&output).map_err(opening())?.ino;
-        if known.is_some_and(|base| base.inode != Some(inode)) {
-            return Err(MoveError::TargetChanged(target));
-        }
-        // It is locked as long as it is open: nobody takes it for a dead process's.
-        self.target.copies.keep_open(ino.0, Arc::clone(&output));
-        let size = before.as_ref().map(|_| size);
-        let copy = TargetCopy {
-            path: table.absolute(&at),
-            identity: CopyIdentity::Inode(inode),
-        };
-        let file = EvictedFile { ino, copy };
-        let stripe = self.to.tree.stripe_of(&output);
-        let open = OpenBase {
-            input,
-            output,
-            stripe,
-            file,
-            source,
-            target,
-        };
-        if before.as_ref().is_some_and(|base| base.at == at) {
-            return Ok(open);
-        }
-        let begun = self.begin_base(table, &open, size, &at, progress);
-        if let Err(error) = begun {
-            self.target.copies.close_base(ino.0);
-            // It may be noted all the same.
-            let known = table.copy_of(ino);
-            if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
-                let _ = self.to.tree.remove(&open.target);
-            }
-            return Err(error);
-        }
-        let inode = Some(inode);
-        self.target.copies.add_base(ino.0, FileBase { at, inode });
-        if let Some(before) = before {
-            self.target.copies.forget_hidden(&before.at);
-            self.copy_links().remove_base(&before.at)?;
-        }
-        Ok(open)
-    }
-
-    /// Copies this many bytes of another base into a new one, and notes the new one.
-    fn begin_base(
-        &self,
-        table: &dyn EvictionTable,
-        open: &OpenBase<'_, S, T>,
-        size: Option<u64>,
-        at: &Path,
-        progress: &StageProgress,
-    ) -> Result<(), MoveError> {
-        if let Some(size) = size {
-            self.copy_base(table, open, size, progress)?;
-        }
-        self.copy_links().note_base(open.file.ino, at).map(drop)
-    }
-
-    /// Copies what the base of a file has into another one.
-    fn copy_base(
-        &self,
-        table: &dyn EvictionTable,
-        open: &OpenBase<'_, S, T>,
-        size: u64,
-        progress: &StageProgress,
-    ) -> Result<(), MoveError> {
-        let mut at = 0;
-        while at < size {
-            let stored = table.stored_ranges(open.file.ino, at..size, None);
-            let (stored, end) = stored.map_err(MoveError::io("reading", &open.source))?;
-            let between = gaps(&stored, at..end);
-            self.copy_ranges(open, &between, 1, progress)?;
-            at = end;
-        }
-        let writing = MoveError::io("writing", &open.target);
-        self.to.tree.sync(&open.output).map_err(writing)
-    }
-
-    /// The stripes of the base that a file has; if it has none yet, the usual ones.
-    fn stripe_of_base(&self, ino: Ino) -> StripeSize {
-        let base = self.target.copies.find_open_base(ino.0);
-        base.map_or_else(StripeSize::default, |base| self.to.tree.stripe_of(base))
-    }
-
-    fn copy_ranges(
-        &self,
-        open: &OpenBase<'_, S, T>,
-        ranges: &[Range<u64>],
-        threads: usize,
-        progress: &StageProgress,
-    ) -> Result<(), MoveError> {
-        let copy = OpenCopy {
-            trees: (self.from.tree, self.to.tree),
-            input: open.input,
-            output: &open.output,
-            source: &open.source,
-            part: &open.target,
-            stripe: open.stripe,
-        };
-        copy_by_threads(&copy, ranges, threads, progress)
     }
 
     /// True if ranges of a file went ahead into a base that may be written to.
@@ -392,85 +379,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
             at = end;
         }
-        self.publish_closed(&file, copy, progress)?;
+        publish_closed(&self.from, &self.to, &file, copy, progress)?;
         Ok(stat)
     }
-}
-
-/// The ranges of a file to have go ahead next: whole stripes, or else what there is. It looks from an offset on to the
-/// end, and if there is nothing, before it.
-fn choose_ranges(
-    table: &dyn EvictionTable,
-    ino: Ino,
-    search: RangeSearch,
-    stripe: StripeSize,
-) -> std::io::Result<Vec<Range<u64>>> {
-    let RangeSearch { begun, size, room } = search;
-    let chosen = choose_within(table, ino, begun..size, room, stripe)?;
-    if chosen.are_stripes || begun == 0 {
-        return Ok(chosen.ranges);
-    }
-    let before = choose_within(table, ino, 0..begun, room, stripe)?;
-    Ok(match before.are_stripes || chosen.ranges.is_empty() {
-        true => before.ranges,
-        false => chosen.ranges,
-    })
-}
-
-/// The same of a part of the file.
-fn choose_within(
-    table: &dyn EvictionTable,
-    ino: Ino,
-    within: Range<u64>,
-    room: WantedRoom,
-    stripe: StripeSize,
-) -> std::io::Result<ChosenRanges> {
-    let unit = stripe.unit();
-    let wanted = room.bytes.min(BATCH_BYTES);
-    let (mut stripes, mut others) = (Vec::new(), Vec::new());
-    let (mut bytes, mut other_bytes, mut at) = (0, 0, within.start);
-    while at < within.end && bytes < wanted && stripes.len() < MOST_RANGES {
-        let (stored, end) = table.stored_ranges(ino, at..within.end, Some(room.rank))?;
-        for range in stored {
-            let whole = stripe.round_up(range.start)..range.end - range.end % unit;
-            if whole.start < whole.end {
-                let end = whole.start.saturating_add(stripe.round_up(wanted - bytes));
-                let end = end.min(whole.end);
-                bytes += end - whole.start;
-                stripes.push(whole.start..end);
-            } else if other_bytes < wanted {
-                other_bytes += range.end - range.start;
-                others.push(range);
-            }
-            if bytes >= wanted {
-                break;
-            }
-        }
-        at = end.max(at + 1);
-    }
-    let are_stripes = !stripes.is_empty();
-    let mut ranges = if are_stripes { stripes } else { others };
-    ranges.truncate(MOST_RANGES);
-    Ok(ChosenRanges {
-        ranges,
-        are_stripes,
-    })
-}
-
-/// The parts of a range between sorted ranges.
-fn gaps(ranges: &[Range<u64>], within: Range<u64>) -> Vec<Range<u64>> {
-    let mut gaps = Vec::new();
-    let mut at = within.start;
-    for range in ranges {
-        if at < range.start {
-            gaps.push(at..range.start);
-        }
-        at = range.end;
-    }
-    if at < within.end {
-        gaps.push(at..within.end);
-    }
-    gaps
 }
 
 /// Copies ranges by several threads.
@@ -514,25 +425,4 @@ fn copy_by_threads<S: FileTree, T: FileTree>(
     });
     let failed = lock().1.take();
     failed.map_or(Ok(()), Err)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_are_what_ranges_leave() {
-        let check = |ranges: &[(u64, u64)], left: &[(u64, u64)]| {
-            let ranges: Vec<Range<u64>> = ranges.iter().map(|&(from, to)| from..to).collect();
-            let gaps = gaps(&ranges, 3..9).into_iter();
-            assert_eq!(
-                gaps.map(|gap| (gap.start, gap.end)).collect::<Vec<_>>(),
-                left
-            );
-        };
-        check(&[], &[(3, 9)]);
-        check(&[(3, 5), (7, 9)], &[(5, 7)]);
-        check(&[(4, 5)], &[(3, 4), (5, 9)]);
-        check(&[(3, 9)], &[]);
-    }
 }

@@ -30,13 +30,14 @@
 //! | `leftovers` | what they removed after the drain that moved it was killed |
 //! | `events` | what becomes of files, for those who want to know of each |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
-//! | `evict`, `copies`, `copy_links`, `parts`, `ahead` | files of an elevated tree whose storage is freed, as a whole or by ranges |
+//! | `evict`, `copies`, `copy_links`, `parts`, `ahead`, `ahead_ranges` | files of an elevated tree whose storage is freed, as a whole or by ranges |
 //! | `prefetched` | files of an elevated tree that the target has as they are |
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 
 mod ahead;
+mod ahead_ranges;
 mod analysis;
 mod choice;
 mod copies;

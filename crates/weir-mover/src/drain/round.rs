@@ -9,6 +9,7 @@ use weir_client::process::mounted::WriteState;
 use weir_client::types::{Stat, Time};
 
 use super::in_turn::{OrderedList, TurnChanges};
+use super::large::move_large;
 use super::lists::{share_files, ListedFile, OwnLists};
 use super::order::{NameOrder, RoundOrder};
 use super::round_state::RoundState;
@@ -431,7 +432,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .finish_ahead(round, path, node, progress)
                 .map(MovedSource::Copied),
             CopyWay::Large => {
-                self.move_large(&self.file_to_move(path, node), round.threads, progress)
+                let file = self.file_to_move(path, node);
+                let (from, to, team) = (&self.from, &self.to, &self.team);
+                move_large(from, to, team, &file, round.threads, progress)
             }
             CopyWay::Rewritten | CopyWay::Listed => {
                 return self.copy_rewritten(round, path, progress)
