@@ -366,6 +366,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         };
         let (moved, root) = (&self.target.moved, || find_inode(&self.from));
         let lost = self
+            .history
             .removals
             .lost_unmoved(since, moved, &self.choice, snapshot, root);
         let lost = lost.into_iter().map(|lost| MissedFile {

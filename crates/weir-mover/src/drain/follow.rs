@@ -91,7 +91,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for (path, node) in chosen {
             let is_behind = &mut is_behind[usize::from(self.choice.is_first(path))];
             // Removals may come before it.
-            let has_others = *is_behind || self.removals.has_some();
+            let has_others = *is_behind || self.history.removals.has_some();
             let comes_in_turn = has_others && self.is_ordered(path);
             let renamed = known.remove(path);
             // Where the target makes no links, each would hold up those behind it.

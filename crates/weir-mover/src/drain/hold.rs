@@ -27,7 +27,7 @@ pub enum AnalysesLeft {
 }
 
 /// The files that are held back. `None`: there are none.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct HeldFiles(Option<Arc<AnalysisTable>>);
 
 impl HeldFiles {

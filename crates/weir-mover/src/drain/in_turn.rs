@@ -245,6 +245,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return;
         }
         let losses = self
+            .history
             .removals
             .told_losses(&self.target.moved, now, || find_inode(&self.from));
         let removed = losses.values().filter(|loss| loss.is_removal());
@@ -264,12 +265,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let now = &*round.snapshot;
         let losses = self
+            .history
             .removals
             .told_losses(&self.target.moved, now, || find_inode(&self.from));
         let removed_at = |whiteout: &Whiteout| self.from.tree.removed_at(whiteout).ok()?;
-        let mut names = self
-            .removals
-            .removed_names(&losses, &self.target, now, named, removed_at);
+        let mut names =
+            self.history
+                .removals
+                .removed_names(&losses, &self.target, now, named, removed_at);
         if names.is_empty() {
             return names;
         }
@@ -450,7 +453,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 self.target.ownership.note_removed(std::iter::once(&path));
             }
             self.target.moved.remove(&path);
-            self.removals.forget_failures(&path);
+            self.history.removals.forget_failures(&path);
         }
         // Also by names that were removed before.
         for (path, outcome) in std::mem::take(&mut state.followed) {
@@ -460,7 +463,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         for (path, error) in std::mem::take(&mut state.failed) {
             round.fail(&path, &error);
-            self.removals.count_failure(&path);
+            self.history.removals.count_failure(&path);
         }
         for (dir, error) in std::mem::take(&mut state.unsynced) {
             round.fail(&dir, &error);

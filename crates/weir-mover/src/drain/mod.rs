@@ -18,13 +18,13 @@
 //! | `early` | files that programs write again and again |
 //! | `file_state` | what is known of one file |
 //! | `follow` | files that programs have renamed |
-//! | `names`, `due_names` | links and removals |
+//! | `names`, `due_names`, `changed_names` | links and removals |
 //! | `relocated`, `relocation_table`, `naming` | directories that programs have renamed, which get their names when they are whole |
-//! | `renames` | what programs rename while a walk is under way |
+//! | `history`, `renames` | what programs rename while a walk is under way |
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
 //! | `snapshot` | what a walk saw |
-//! | `target_state`, `target_view`, `moved` | what the target has |
+//! | `target_state`, `target_view`, `target_editor`, `moved` | what the target has |
 //! | `marks`, `ownership` | what may be replaced on the target |
 //! | `whiteouts` | what programs removed from an elevated tree |
 //! | `leftovers` | what they removed after the drain that moved it was killed |
@@ -39,6 +39,7 @@
 mod ahead;
 mod ahead_ranges;
 mod analysis;
+mod changed_names;
 mod choice;
 mod copies;
 mod copy_links;
@@ -48,6 +49,7 @@ mod events;
 mod evict;
 mod file_state;
 mod follow;
+mod history;
 mod hold;
 mod in_order;
 mod in_turn;
@@ -69,6 +71,7 @@ mod renames;
 mod round;
 mod round_state;
 mod snapshot;
+mod target_editor;
 mod target_state;
 mod target_view;
 mod team;
@@ -104,6 +107,7 @@ use events::EventLog;
 pub use events::{FileEvent, MoveEvent};
 pub use evict::EvictedBytes;
 pub use file_state::FileDrainState;
+use history::ProgramHistory;
 use hold::HeldFiles;
 pub use hold::{is_current, AnalysesLeft};
 pub use marks::PlacedNodes;
@@ -112,8 +116,7 @@ use order::FileOrder;
 pub use order::NameOrder;
 use prefetched::NotedPrefetches;
 pub use prefetched::{PrefetchNotes, PrefetchedFile};
-use removals::RemovalHistory;
-use renames::{is_calm, RenameHistory};
+use renames::is_calm;
 use round_state::{time_since_1970, RoundState};
 use snapshot::{FileSet, FileVersion, SeenNode, TreeSnapshot, WalkedTree};
 use target_state::TargetState;
@@ -230,10 +233,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     early: EarlyCopies<ReadyCopy<'t, T>>,
     /// The target has made no hard link for a renamed file.
     has_refused_links: bool,
-    /// The directories that programs have renamed.
-    renames: RenameHistory,
-    /// The names that programs have removed.
-    removals: RemovalHistory,
+    history: ProgramHistory,
     /// Directories, by the path below both, in which names were changed that are not on storage yet.
     unsynced: BTreeSet<PathBuf>,
     /// The number of walks so far.
@@ -263,8 +263,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             order: FileOrder::default(),
             early: EarlyCopies::new(),
             has_refused_links: false,
-            renames: RenameHistory::default(),
-            removals: RemovalHistory::default(),
+            history: ProgramHistory::default(),
             unsynced: BTreeSet::new(),
             walks: 0,
             seen: Arc::default(),
@@ -439,7 +438,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         // Without a round it is not known where the copies of evicted files are.
         if snapshot.unread.is_empty() && !is_stopped {
             // The stage names each node that is still in the way.
-            self.clear_the_way(&snapshot);
+            self.editor().clear_the_way(&snapshot);
             self.clear_whited_out(&snapshot);
         }
         let pair = StagePair {
@@ -482,7 +481,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             summary.fail(&self.from.join(held), &target, &error);
         }
         if summary.is_complete() && snapshot.unread.is_empty() {
-            let gone = self.remove_all_gone(&snapshot);
+            let gone = self.editor().remove_all_gone(&snapshot);
             let hidden = self.remove_whited_out(&snapshot, &snapshot);
             let (filled, hidden): (Vec<_>, Vec<_>) =
                 hidden.failed.into_iter().partition(|(path, error)| {
@@ -534,7 +533,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.early.note_walk(after.as_ref());
         let directories = snapshot.of_kind(NodeKind::Directory);
         let seen = directories.map(|(_, node)| node.version.ino);
-        self.renames.forget_unseen(seen, snapshot.walk);
+        self.history.renames.forget_unseen(seen, snapshot.walk);
         match self.source_tree().whiteouts() {
             Ok(mut whiteouts) => {
                 self.target.ownership.note_taken(&whiteouts);

@@ -8,15 +8,16 @@
 //!
 //! Only nodes that the drain made are removed, and only if nobody else has changed them.
 
-use std::collections::{BTreeSet, HashSet};
-use std::io::ErrorKind;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::changed_names::ChangedNames;
 use super::due_names::{Awaited, DueNames, WalkedNames};
 use super::relocation_table::RelocatedDirectory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_editor::TargetEditor;
 use super::target_state::TargetState;
 use super::{Drain, MovedNode};
 use crate::error::MoveError;
@@ -24,40 +25,6 @@ use crate::publish::{
     check_kind, check_replaceable, destination, is_at_above_or_below, is_symlink_to, make_symlink,
 };
 use crate::tree::{FileTree, NodeKind};
-
-/// Names that were changed.
-#[derive(Debug, Default)]
-pub(super) struct ChangedNames {
-    pub count: u64,
-    pub failed: Vec<(PathBuf, MoveError)>,
-    /// Directories of the target.
-    pub directories: BTreeSet<PathBuf>,
-    /// The files of a renamed directory are to be copied again, one by one: the target has them under no name.
-    pub has_merged: bool,
-}
-
-impl ChangedNames {
-    /// Notes the change of a name. `Ok(false)`: there was nothing to do.
-    pub(super) fn note(
-        &mut self,
-        path: &Path,
-        target: &Path,
-        done: Result<bool, MoveError>,
-    ) -> bool {
-        match done {
-            Ok(true) => {
-                self.count += 1;
-                self.directories.extend(target.parent().map(Path::to_owned));
-            }
-            Ok(false) => {}
-            Err(error) => {
-                self.failed.push((path.to_owned(), error));
-                return false;
-            }
-        }
-        true
-    }
-}
 
 impl RoundState {
     /// Notes what could not be changed; returns the number of names that were.
@@ -117,6 +84,179 @@ impl<F> TargetState<F> {
     }
 }
 
+impl<T: FileTree> TargetEditor<'_, '_, T> {
+    /// Makes links that a walk saw, except those that are as a later one saw them. `is_inside`: those in directories that
+    /// do not have their names yet, or else all others.
+    fn make_links(
+        &mut self,
+        then: &WalkedNames,
+        later: Option<&TreeSnapshot>,
+        now: &TreeSnapshot,
+        is_inside: bool,
+    ) -> ChangedNames {
+        let is_made = |path: &PathBuf, node: &SeenNode| {
+            let later = later.and_then(|later| later.get(path));
+            self.state.moved.has_link(path, node)
+                || later.is_some_and(|node| self.state.moved.has_link(path, node))
+        };
+        let mut changed = ChangedNames::default();
+        let links = then.snapshot.of_kind(NodeKind::Symlink);
+        let mut links: Vec<_> = links
+            .filter(|(path, node)| {
+                let is_there = now
+                    .get(path)
+                    .is_some_and(|now| now.kind == NodeKind::Symlink);
+                is_there
+                    && self.state.relocated.is_relocated(path) == is_inside
+                    && !is_made(path, node)
+                    && !self.state.is_in_the_way(path)
+                    && !self.view().awaits_removal(now, path, NodeKind::Symlink)
+                    && !self.state.copies.is_held(path)
+            })
+            .collect();
+        // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.
+        let mut together = HashSet::new();
+        while !links.is_empty() {
+            let before = links.len();
+            links.retain(|(path, node)| {
+                if !self.state.is_whole(path, node, then, now, &together) {
+                    return true;
+                }
+                let target = self.find_path(path);
+                let made = self.make_link(path, &target, node);
+                let is_ours = made.as_ref().is_ok_and(|made| *made);
+                if changed.note(path, &target, made) {
+                    self.state
+                        .moved
+                        .insert((*path).clone(), MovedNode::from_seen(node, is_ours));
+                }
+                false
+            });
+            if links.len() < before {
+                continue;
+            }
+            if !together.is_empty() {
+                break;
+            }
+            together = self.state.links_to_each_other(&links, then, now);
+            if together.is_empty() {
+                break;
+            }
+        }
+        self.sync(&mut changed);
+        changed
+    }
+
+    fn make_link(&self, path: &Path, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
+        let there = self.to.find_node(target)?;
+        check_kind(target, there.as_ref(), NodeKind::Symlink)?;
+        if is_symlink_to(self.to.tree, target, there.as_ref(), &node.content) {
+            return Ok(false);
+        }
+        check_replaceable(target, there.as_ref(), |there| {
+            self.state.may_replace(path, there)
+        })?;
+        self.state.note_placing(std::iter::once((path, node)));
+        make_symlink(
+            self.to.tree,
+            &node.content,
+            target,
+            there.as_ref(),
+            &node.kept,
+        )?;
+        Ok(true)
+    }
+
+    /// Removes nodes that this drain made.
+    pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        if self.state.ownership.keeps_all {
+            return changed;
+        }
+        let mut removed_names = Vec::new();
+        self.hide_gone(&mut gone, &mut changed);
+        // Directories after what is in them.
+        gone.sort_unstable_by(|one, other| other.cmp(one));
+        let mut not_empty: HashSet<PathBuf> = HashSet::new();
+        for path in gone {
+            if not_empty.contains(&path) {
+                continue;
+            }
+            let target = self.find_path(&path);
+            let marked = self.state.relocated.find_place(&path);
+            // A program of the job has removed it: then it is ours to remove, whoever had made the name.
+            let is_whited_out = now.whiteouts.contains_key(&path);
+            let relocated = self.state.relocated.get(&path);
+            let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
+            let removed = match is_hidden && self.state.moved[&*path].kind == NodeKind::Directory {
+                true => self.remove_relocated(&path),
+                false => self
+                    .view()
+                    .remove_ours(&target, &self.state.moved[&*path], is_whited_out),
+            };
+            let is_removed = matches!(removed, Ok(true));
+            if changed.note(&path, &target, removed) {
+                self.history.removals.forget_failures(&path);
+                self.state.moved.remove(&path);
+                self.state.relocated.remove(&path);
+                removed_names.extend(is_removed.then_some(marked));
+            } else {
+                not_empty.extend(path.ancestors().skip(1).map(Path::to_owned));
+            }
+        }
+        self.sync(&mut changed);
+        self.state.ownership.note_removed(removed_names.iter());
+        changed
+    }
+
+    /// Removes what two walks did not see, unless an old link of the target leads to it.
+    fn remove_gone(
+        &mut self,
+        then: &TreeSnapshot,
+        last: &TreeSnapshot,
+        now: &TreeSnapshot,
+    ) -> ChangedNames {
+        // The one in between has missed nothing.
+        let unseen: HashSet<&PathBuf> = self.state.gone(then, last).collect();
+        let gone = self
+            .state
+            .gone(then, now)
+            .filter(|path| unseen.contains(path));
+        let mut gone: Vec<PathBuf> = gone.cloned().collect();
+        let kept = self.view().destinations_of_old_links(&gone, now);
+        gone.retain(|path| !is_at_above_or_below(&self.state.relocated.find_place(path), &kept));
+        self.remove(gone, now)
+    }
+
+    /// Removes all that is gone, once the links are those of the source.
+    pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
+        self.remove(self.state.gone(now, now).cloned().collect(), now)
+    }
+
+    /// Removes the directories where files are to be, and the other way around.
+    pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
+        let is_taken = |path: &Path| {
+            let relocated = self
+                .state
+                .relocated
+                .get(path)
+                .filter(|one| one.is_retired());
+            now.get(relocated.map_or(path, RelocatedDirectory::at))
+                .is_some()
+        };
+        let in_the_way = self.state.gone(now, now).filter(|path| is_taken(path));
+        let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
+        let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
+        let gone = self
+            .state
+            .gone(now, now)
+            .filter(is_below)
+            .cloned()
+            .collect();
+        self.remove(gone, now)
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Makes the changes of names that may be made now; returns their number.
     pub(super) fn change_names(&mut self, round: &mut RoundState) -> u64 {
@@ -132,15 +272,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     let then = Arc::clone(&due.seen.snapshot);
                     let later = &last.snapshot;
                     let mut changes = vec![
-                        self.make_links(&due.seen, Some(later), &snapshot, true),
-                        self.name_directories(&then, round, true),
-                        self.name_directories(later, round, true),
-                        self.make_links(&due.seen, Some(later), &snapshot, false),
+                        self.editor()
+                            .make_links(&due.seen, Some(later), &snapshot, true),
+                        self.name_walked(&then, round, true),
+                        self.name_walked(later, round, true),
+                        self.editor()
+                            .make_links(&due.seen, Some(later), &snapshot, false),
                         // Those to whose old names links led.
-                        self.name_directories(later, round, true),
-                        self.make_links(&last, None, &snapshot, true),
-                        self.make_links(&last, None, &snapshot, false),
-                        self.name_directories(later, round, true),
+                        self.name_walked(later, round, true),
+                        self.editor().make_links(&last, None, &snapshot, true),
+                        self.editor().make_links(&last, None, &snapshot, false),
+                        self.name_walked(later, round, true),
                     ];
                     let has_merged = changes.iter().any(|changed| changed.has_merged);
                     let target = &self.target;
@@ -153,7 +295,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     count = round.note_changes(&changes);
                 }
                 Awaited::Missing(due) => {
-                    let named = self.name_directories(&snapshot, round, false);
+                    let named = self.name_walked(&snapshot, round, false);
                     // These do not wait for the files of a directory that is merged.
                     if !named.has_merged {
                         self.due.keep_names(due);
@@ -181,7 +323,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
     ) -> [ChangedNames; 2] {
         [
-            self.remove_gone(then, last, now),
+            self.editor().remove_gone(then, last, now),
             self.remove_whited_out(then, now),
         ]
     }
@@ -222,192 +364,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(is_steady)
             .map(|(path, _)| path.clone())
             .collect()
-    }
-
-    /// Makes links that a walk saw, except those that are as a later one saw them. `is_inside`: those in directories that
-    /// do not have their names yet, or else all others.
-    fn make_links(
-        &mut self,
-        then: &WalkedNames,
-        later: Option<&TreeSnapshot>,
-        now: &TreeSnapshot,
-        is_inside: bool,
-    ) -> ChangedNames {
-        let is_made = |path: &PathBuf, node: &SeenNode| {
-            let later = later.and_then(|later| later.get(path));
-            self.target.moved.has_link(path, node)
-                || later.is_some_and(|node| self.target.moved.has_link(path, node))
-        };
-        let mut changed = ChangedNames::default();
-        let links = then.snapshot.of_kind(NodeKind::Symlink);
-        let mut links: Vec<_> = links
-            .filter(|(path, node)| {
-                let is_there = now
-                    .get(path)
-                    .is_some_and(|now| now.kind == NodeKind::Symlink);
-                is_there
-                    && self.target.relocated.is_relocated(path) == is_inside
-                    && !is_made(path, node)
-                    && !self.target.is_in_the_way(path)
-                    && !self.view().awaits_removal(now, path, NodeKind::Symlink)
-                    && !self.target.copies.is_held(path)
-            })
-            .collect();
-        // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.
-        let mut together = HashSet::new();
-        while !links.is_empty() {
-            let before = links.len();
-            links.retain(|(path, node)| {
-                if !self.target.is_whole(path, node, then, now, &together) {
-                    return true;
-                }
-                let target = self.at_target(path);
-                let made = self.make_link(path, &target, node);
-                let is_ours = made.as_ref().is_ok_and(|made| *made);
-                if changed.note(path, &target, made) {
-                    self.target
-                        .moved
-                        .insert((*path).clone(), MovedNode::from_seen(node, is_ours));
-                }
-                false
-            });
-            if links.len() < before {
-                continue;
-            }
-            if !together.is_empty() {
-                break;
-            }
-            together = self.target.links_to_each_other(&links, then, now);
-            if together.is_empty() {
-                break;
-            }
-        }
-        self.sync(&mut changed);
-        changed
-    }
-
-    fn make_link(&self, path: &Path, target: &Path, node: &SeenNode) -> Result<bool, MoveError> {
-        let there = self.to.find_node(target)?;
-        check_kind(target, there.as_ref(), NodeKind::Symlink)?;
-        if is_symlink_to(self.to.tree, target, there.as_ref(), &node.content) {
-            return Ok(false);
-        }
-        check_replaceable(target, there.as_ref(), |there| {
-            self.target.may_replace(path, there)
-        })?;
-        self.target.note_placing(std::iter::once((path, node)));
-        make_symlink(
-            self.to.tree,
-            &node.content,
-            target,
-            there.as_ref(),
-            &node.kept,
-        )?;
-        Ok(true)
-    }
-
-    /// Removes nodes that this drain made.
-    pub(super) fn remove(&mut self, mut gone: Vec<PathBuf>, now: &TreeSnapshot) -> ChangedNames {
-        let mut changed = ChangedNames::default();
-        if self.target.ownership.keeps_all {
-            return changed;
-        }
-        let mut removed_names = Vec::new();
-        self.hide_gone(&mut gone, &mut changed);
-        // Directories after what is in them.
-        gone.sort_unstable_by(|one, other| other.cmp(one));
-        let mut not_empty: HashSet<PathBuf> = HashSet::new();
-        for path in gone {
-            if not_empty.contains(&path) {
-                continue;
-            }
-            let target = self.at_target(&path);
-            let marked = self.target.relocated.find_place(&path);
-            // A program of the job has removed it: then it is ours to remove, whoever had made the name.
-            let is_whited_out = now.whiteouts.contains_key(&path);
-            let relocated = self.target.relocated.get(&path);
-            let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
-            let removed = match is_hidden && self.target.moved[&*path].kind == NodeKind::Directory {
-                true => self.remove_relocated(&path),
-                false => {
-                    self.view()
-                        .remove_ours(&target, &self.target.moved[&*path], is_whited_out)
-                }
-            };
-            let is_removed = matches!(removed, Ok(true));
-            if changed.note(&path, &target, removed) {
-                self.removals.forget_failures(&path);
-                self.target.moved.remove(&path);
-                self.target.relocated.remove(&path);
-                removed_names.extend(is_removed.then_some(marked));
-            } else {
-                not_empty.extend(path.ancestors().skip(1).map(Path::to_owned));
-            }
-        }
-        self.sync(&mut changed);
-        self.target.ownership.note_removed(removed_names.iter());
-        changed
-    }
-
-    /// Removes what two walks did not see, unless an old link of the target leads to it.
-    fn remove_gone(
-        &mut self,
-        then: &TreeSnapshot,
-        last: &TreeSnapshot,
-        now: &TreeSnapshot,
-    ) -> ChangedNames {
-        // The one in between has missed nothing.
-        let unseen: HashSet<&PathBuf> = self.target.gone(then, last).collect();
-        let gone = self
-            .target
-            .gone(then, now)
-            .filter(|path| unseen.contains(path));
-        let mut gone: Vec<PathBuf> = gone.cloned().collect();
-        let kept = self.view().destinations_of_old_links(&gone, now);
-        gone.retain(|path| !is_at_above_or_below(&self.target.relocated.find_place(path), &kept));
-        self.remove(gone, now)
-    }
-
-    /// Removes all that is gone, once the links are those of the source.
-    pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        self.remove(self.target.gone(now, now).cloned().collect(), now)
-    }
-
-    /// Removes the directories where files are to be, and the other way around.
-    pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
-        let is_taken = |path: &Path| {
-            let relocated = self
-                .target
-                .relocated
-                .get(path)
-                .filter(|one| one.is_retired());
-            now.get(relocated.map_or(path, RelocatedDirectory::at))
-                .is_some()
-        };
-        let in_the_way = self.target.gone(now, now).filter(|path| is_taken(path));
-        let in_the_way: HashSet<&Path> = in_the_way.map(PathBuf::as_path).collect();
-        let is_below = |path: &&PathBuf| path.ancestors().any(|above| in_the_way.contains(above));
-        let gone = self
-            .target
-            .gone(now, now)
-            .filter(is_below)
-            .cloned()
-            .collect();
-        self.remove(gone, now)
-    }
-
-    /// Has the changed names on storage; the next round syncs a directory again where that failed.
-    pub(super) fn sync(&mut self, changed: &mut ChangedNames) {
-        for dir in &changed.directories {
-            match self.to.tree.sync_directory(dir) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    let below = dir.strip_prefix(&self.to.path);
-                    self.unsynced.extend(below.map(Path::to_owned));
-                    let error = MoveError::io("syncing", dir)(error);
-                    changed.failed.push((dir.clone(), error));
-                }
-                _ => {}
-            }
-        }
     }
 }

@@ -14,12 +14,15 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_client::types::{Stat, Time};
 
-use super::names::ChangedNames;
+use super::changed_names::ChangedNames;
+use super::hold::HeldFiles;
 use super::order::LONGEST_WAIT;
+use super::relocated::copies_of_evicted;
 use super::relocation_table::{rebase, Occupant, RelocatedDirectory};
 use super::renames::RenameHistory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_editor::TargetEditor;
 use super::target_state::TargetState;
 use super::target_view::TargetView;
 use super::{Drain, PendingState};
@@ -51,6 +54,103 @@ impl<F> TargetState<F> {
                 }
             }
         }
+    }
+
+    /// The directories that can get their names, except those to whose old names links of the target still lead.
+    fn ready_directories(
+        &self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+        kept: &BTreeSet<PathBuf>,
+        renames: &RenameHistory,
+        held_files: &HeldFiles,
+    ) -> Vec<PathBuf> {
+        let mut ready: Vec<_> = self.relocated.iter().collect();
+        ready.retain(|(path, one)| {
+            let is_next = is_ordered && !self.relocated.changes_old_links(path, one, kept);
+            (is_next || one.rounds > LONGEST_WAIT)
+                && self.is_ready(path, one, then, round, held_files)
+        });
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let now = &round.snapshot;
+        let links = self.moved.unmade_links(then, now);
+        let mut links: Vec<UnmadeLink> = links
+            .map(|(path, node)| UnmadeLink {
+                leads_to: destination(path, &node.content),
+                made: node.version.ctime,
+            })
+            .collect();
+        links.sort_unstable_by_key(|link| link.made);
+        ready.retain(|(path, one)| {
+            one.rounds > LONGEST_WAIT || !self.waits_for_links(path, &links, then, now)
+        });
+        let mut ready: Vec<PathBuf> = ready.into_iter().map(|(path, _)| path.clone()).collect();
+        // In the order of their renames.
+        ready.sort_by_key(|path| {
+            let version = then.get(path).map(|seen| seen.version);
+            version.map(|dir| {
+                let order = renames.order_of(dir.ino);
+                (dir.ctime.sec, dir.ctime.nsec, order)
+            })
+        });
+        ready
+    }
+
+    /// True if the target has all files of a directory that a walk saw.
+    fn is_ready(
+        &self,
+        path: &Path,
+        relocated: &RelocatedDirectory<F>,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        held_files: &HeldFiles,
+    ) -> bool {
+        let now = &round.snapshot;
+        let is_seen = |walk: &TreeSnapshot| {
+            let seen = walk
+                .get(path)
+                .filter(|seen| seen.kind == NodeKind::Directory);
+            seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
+        };
+        let above = path.parent().unwrap_or(Path::new(""));
+        if !is_seen(then) || self.relocated.is_relocated(above) {
+            return false;
+        }
+        // Programs read the copies of evicted files by their paths.
+        let is_taken = !matches!(self.relocated.find_occupant(path), Occupant::None);
+        if self.copies.has_around(relocated.at()) || is_taken && self.copies.has_around(path) {
+            return false;
+        }
+        if !is_seen(now) && (then.has_missed || !then.is_calm) {
+            return false;
+        }
+        // One that is gone meanwhile is what links led to that the same walk saw.
+        let is_patient = relocated.rounds < PATIENT_ROUNDS || !is_seen(now);
+        let mut nodes = then.at_and_below(path);
+        nodes.all(|(path, node)| match node.kind {
+            NodeKind::Symlink | NodeKind::Special => true,
+            NodeKind::Directory => self.moved.contains(path) || !is_patient,
+            NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
+                None => {
+                    !is_patient || !is_seen(now) && self.has_version_since(path, node, held_files)
+                }
+                Some(seen) => {
+                    self.has_version_since(path, node, held_files)
+                        || round.open.contains(&seen.version.inode())
+                        || self.copies.is_evicted(node.version.ino)
+                }
+            },
+        })
+    }
+
+    /// True if the target has this version of a file, or a later one, and it is certain enough for an analysis.
+    fn has_version_since(&self, path: &Path, node: &SeenNode, held_files: &HeldFiles) -> bool {
+        let is_doubtful = self.moved.get(path).is_some_and(|moved| moved.is_doubtful);
+        self.moved.has_file_since(path, node.version.ctime)
+            && !(is_doubtful && held_files.is_wanted(path))
     }
 
     /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
@@ -173,51 +273,51 @@ impl<T: FileTree> TargetView<'_, '_, T> {
     }
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// True if a directory was renamed that this drain does not know by its name.
-    pub(super) fn has_unknown_directories(&mut self) -> bool {
-        self.ask_for_history(self.walks + 1);
-        let known = self.target.moved.iter().map(|(_, node)| node.version.ino);
-        let known: HashSet<u64> = known.collect();
-        let mut renamed = self.renames.directories();
-        renamed.any(|ino| !known.contains(&ino))
-    }
-
-    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that
+impl<T: FileTree> TargetEditor<'_, '_, T> {
+    /// Gives directories their names that were seen with them by a walk, and that are whole. `read`: the copies of evicted
+    /// files, which programs read. `is_ordered`: all that
     /// was closed before is on the target, so that others may lose these names.
     pub(super) fn name_directories(
         &mut self,
         then: &TreeSnapshot,
         round: &RoundState,
         is_ordered: bool,
+        held_files: &HeldFiles,
+        read: &BTreeSet<PathBuf>,
     ) -> ChangedNames {
         let mut changed = ChangedNames::default();
-        if self.target.relocated.unnamed().next().is_none() {
-            return changed;
-        }
         let now = &round.snapshot;
         let kept = self.view().destinations_of_old_links(&[], now);
         loop {
-            let ready = self.ready_directories(then, round, is_ordered, &kept);
+            let ready = self.state.ready_directories(
+                then,
+                round,
+                is_ordered,
+                &kept,
+                &self.history.renames,
+                held_files,
+            );
             let mut is_changed = false;
             for path in &ready {
                 let target = self.to.join(path);
-                let named = match self.target.relocated.find_occupant(path) {
-                    Occupant::None => self.name_directory(path, None, then, now, &mut changed),
+                let named = match self.state.relocated.find_occupant(path) {
+                    Occupant::None => {
+                        self.name_directory(path, None, then, now, read, &mut changed)
+                    }
                     Occupant::Retired(old) => {
-                        let retired = self.target.moved.get(&old);
+                        let retired = self.state.moved.get(&old);
                         let is_gone = retired.is_some_and(|node| node.walk <= then.walk);
                         if !is_ordered || !is_gone {
                             continue;
                         }
-                        self.replace_retired(path, &old, then, now, &mut changed)
+                        self.replace_retired(path, &old, then, now, read, &mut changed)
                     }
                     Occupant::Relocated(_) => continue,
                 };
                 is_changed |= match named {
                     Ok(true) => true,
                     // The node that had its name was retired: another turn gives it to the directory.
-                    Ok(false) => self.target.relocated.contains_key(path),
+                    Ok(false) => self.state.relocated.contains_key(path),
                     Err(_) => false,
                 };
                 changed.note(path, &target, named);
@@ -230,103 +330,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
     }
 
-    /// The directories that can get their names, except those to whose old names links of the target still lead.
-    fn ready_directories(
-        &self,
-        then: &TreeSnapshot,
-        round: &RoundState,
-        is_ordered: bool,
-        kept: &BTreeSet<PathBuf>,
-    ) -> Vec<PathBuf> {
-        let mut ready: Vec<_> = self.target.relocated.iter().collect();
-        ready.retain(|(path, one)| {
-            let is_next = is_ordered && !self.target.relocated.changes_old_links(path, one, kept);
-            (is_next || one.rounds > LONGEST_WAIT) && self.is_ready(path, one, then, round)
-        });
-        if ready.is_empty() {
-            return Vec::new();
-        }
-        let now = &round.snapshot;
-        let links = self.target.moved.unmade_links(then, now);
-        let mut links: Vec<UnmadeLink> = links
-            .map(|(path, node)| UnmadeLink {
-                leads_to: destination(path, &node.content),
-                made: node.version.ctime,
-            })
-            .collect();
-        links.sort_unstable_by_key(|link| link.made);
-        ready.retain(|(path, one)| {
-            one.rounds > LONGEST_WAIT || !self.target.waits_for_links(path, &links, then, now)
-        });
-        let mut ready: Vec<PathBuf> = ready.into_iter().map(|(path, _)| path.clone()).collect();
-        // In the order of their renames.
-        ready.sort_by_key(|path| {
-            let version = then.get(path).map(|seen| seen.version);
-            version.map(|dir| {
-                let order = self.renames.order_of(dir.ino);
-                (dir.ctime.sec, dir.ctime.nsec, order)
-            })
-        });
-        ready
-    }
-
-    /// True if the target has all files of a directory that a walk saw.
-    fn is_ready(
-        &self,
-        path: &Path,
-        relocated: &RelocatedDirectory<T::File>,
-        then: &TreeSnapshot,
-        round: &RoundState,
-    ) -> bool {
-        let now = &round.snapshot;
-        let is_seen = |walk: &TreeSnapshot| {
-            let seen = walk
-                .get(path)
-                .filter(|seen| seen.kind == NodeKind::Directory);
-            seen.is_some_and(|seen| Some(seen.version.inode()) == relocated.inode)
-        };
-        let above = path.parent().unwrap_or(Path::new(""));
-        if !is_seen(then) || self.target.relocated.is_relocated(above) {
-            return false;
-        }
-        // Programs read the copies of evicted files by their paths.
-        let is_taken = !matches!(self.target.relocated.find_occupant(path), Occupant::None);
-        if self.target.copies.has_around(relocated.at())
-            || is_taken && self.target.copies.has_around(path)
-        {
-            return false;
-        }
-        if !is_seen(now) && (then.has_missed || !then.is_calm) {
-            return false;
-        }
-        // One that is gone meanwhile is what links led to that the same walk saw.
-        let is_patient = relocated.rounds < PATIENT_ROUNDS || !is_seen(now);
-        let mut nodes = then.at_and_below(path);
-        nodes.all(|(path, node)| match node.kind {
-            NodeKind::Symlink | NodeKind::Special => true,
-            NodeKind::Directory => self.target.moved.contains(path) || !is_patient,
-            NodeKind::File => match now.get(path).filter(|_| is_seen(now)) {
-                None => !is_patient || !is_seen(now) && self.has_version_since(path, node),
-                Some(seen) => {
-                    self.has_version_since(path, node)
-                        || round.open.contains(&seen.version.inode())
-                        || self.target.copies.is_evicted(node.version.ino)
-                }
-            },
-        })
-    }
-
-    /// True if the target has this version of a file, or a later one, and it is certain enough for an analysis.
-    fn has_version_since(&self, path: &Path, node: &SeenNode) -> bool {
-        let is_doubtful = self
-            .target
-            .moved
-            .get(path)
-            .is_some_and(|moved| moved.is_doubtful);
-        self.target.moved.has_file_since(path, node.version.ctime)
-            && !(is_doubtful && self.held_files.is_wanted(path))
-    }
-
     /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files
     /// are merged.
     fn replace_retired(
@@ -335,19 +338,20 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         old: &Path,
         then: &TreeSnapshot,
         now: &TreeSnapshot,
+        read: &BTreeSet<PathBuf>,
         changed: &mut ChangedNames,
     ) -> Result<bool, MoveError> {
-        let there = self.at_target(old);
-        let is_ours = match self.target.moved[old].kind {
+        let there = self.find_path(old);
+        let is_ours = match self.state.moved[old].kind {
             NodeKind::Directory => self.view().has_only_ours(&there, old)?,
             _ => self.view().is_ours_still(&there, old)?,
         };
         if !is_ours {
-            self.target.retire(path, now.walk);
+            self.state.retire(path, now.walk);
             changed.has_merged = true;
             return Ok(false);
         }
-        self.name_directory(path, Some(old), then, now, changed)
+        self.name_directory(path, Some(old), then, now, read, changed)
     }
 
     /// Retires what earlier drains of the tree have put where a directory is to be, and this one does not know yet: that
@@ -357,11 +361,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         there: &Stat,
         then: &TreeSnapshot,
-        now: &TreeSnapshot,
+        read: &BTreeSet<PathBuf>,
     ) -> Result<bool, MoveError> {
-        let is_read = self.target.copies.has_around(path)
-            || is_at_above_or_below(path, &self.copies_of_evicted(now));
-        if is_read || self.target.relocated.has_around(path) {
+        let is_read = self.state.copies.has_around(path) || is_at_above_or_below(path, read);
+        if is_read || self.state.relocated.has_around(path) {
             return Ok(false);
         }
         self.retire_earlier(path, there, then)
@@ -374,19 +377,19 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let tops: Vec<PathBuf> = all
             .iter()
-            .filter(|path| self.target.is_gone_whole(path, &all, &self.renames))
+            .filter(|path| self.state.is_gone_whole(path, &all, &self.history.renames))
             .cloned()
             .collect();
         let mut hidden_names: HashMap<PathBuf, PathBuf> = HashMap::new();
         for path in tops {
-            let ino = self.target.moved[&*path].version.ino;
+            let ino = self.state.moved[&*path].version.ino;
             let target = self.to.join(&path);
             let has_only_ours = self.view().has_only_ours(&target, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
                 continue;
             }
-            let marked = self.target.marked_below(&path);
-            let retired = self.target.moved.unused_retired_path(&path, ino);
+            let marked = self.state.marked_below(&path);
+            let retired = self.state.moved.unused_retired_path(&path, ino);
             let hidden = self.to.join(&retired);
             let renamed = self.to.tree.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
@@ -401,11 +404,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             changed.note(&path, &target, Ok(true));
-            let nodes = self.target.detach_nodes(&path, &retired);
-            self.target.attach_nodes(nodes);
+            let nodes = self.state.detach_nodes(&path, &retired);
+            self.state.attach_nodes(nodes);
             let hidden = RelocatedDirectory::new_retired(&retired);
-            self.target.relocated.insert(retired.clone(), hidden);
-            self.target.ownership.note_removed(marked.iter());
+            self.state.relocated.insert(retired.clone(), hidden);
+            self.state.ownership.note_removed(marked.iter());
             hidden_names.insert(path, retired);
         }
         for path in gone.iter_mut() {
@@ -423,16 +426,16 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let is_retired = |path: &&PathBuf| {
-            let one = self.target.relocated.get(path);
+            let one = self.state.relocated.get(path);
             one.is_some_and(|one| one.is_retired() && !one.is_hidden())
         };
         let retired: Vec<PathBuf> = all.iter().filter(is_retired).cloned().collect();
         for path in retired {
-            let target = self.at_target(&path);
-            let is_alone = !self.target.relocated.has_others_in(&path);
-            let is_whole = self.target.moved[&*path].kind == NodeKind::Directory
+            let target = self.find_path(&path);
+            let is_alone = !self.state.relocated.has_others_in(&path);
+            let is_whole = self.state.moved[&*path].kind == NodeKind::Directory
                 && is_alone
-                && self.target.moved.are_all_below_in(&path, &all);
+                && self.state.moved.are_all_below_in(&path, &all);
             if !is_whole
                 || !self
                     .view()
@@ -441,11 +444,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 continue;
             }
-            let marked = self.target.marked_below(&path);
+            let marked = self.state.marked_below(&path);
             // If it fails they are removed one by one.
             if self.hide_directory(&path).is_ok() {
                 changed.note(&path, &target, Ok(true));
-                self.target.ownership.note_removed(marked.iter());
+                self.state.ownership.note_removed(marked.iter());
             }
         }
     }
@@ -453,18 +456,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
     /// steps where it knows no such call.
     fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
-        let (from, target) = (self.at_target(path), self.to.join(path));
-        let was = self.target.relocated[path].at().to_owned();
-        let is_hidden = self.target.relocated[path].is_hidden();
+        let (from, target) = (self.find_path(path), self.to.join(path));
+        let was = self.state.relocated[path].at().to_owned();
+        let is_hidden = self.state.relocated[path].is_hidden();
         if !is_hidden {
             // The retired directory has the old name of its successor for a moment.
-            self.target.mark_nodes(old, &was, false);
+            self.state.mark_nodes(old, &was, false);
         }
         match self.to.tree.exchange(&from, &target) {
             Ok(()) => {
-                self.target.relocated.change_place(old, old);
-                self.target.relocated.change_place(path, path);
-                self.target.relocated.change_place(old, &was);
+                self.state.relocated.change_place(old, old);
+                self.state.relocated.change_place(path, path);
+                self.state.relocated.change_place(old, &was);
                 match is_hidden {
                     true => Ok(()),
                     false => self.hide_directory(old),
@@ -481,15 +484,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     /// Gives a directory a hidden name on the target.
     fn hide_directory(&mut self, path: &Path) -> Result<(), MoveError> {
-        let relocated = &self.target.relocated[path];
+        let relocated = &self.state.relocated[path];
         let hidden = match relocated.inode {
             None => path.to_owned(),
             Some((_, ino)) => part_of(&path.with_file_name(format!("aside-{ino:x}"))),
         };
-        let (from, to) = (self.at_target(path), self.to.join(&hidden));
+        let (from, to) = (self.find_path(path), self.to.join(&hidden));
         let renamed = self.to.tree.rename(&from, &to, false);
         renamed.map_err(MoveError::io("renaming", &from))?;
-        self.target.relocated.change_place(path, &hidden);
+        self.state.relocated.change_place(path, &hidden);
         Ok(())
     }
 
@@ -501,24 +504,21 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         retired: Option<&Path>,
         then: &TreeSnapshot,
         now: &TreeSnapshot,
+        read: &BTreeSet<PathBuf>,
         changed: &mut ChangedNames,
     ) -> Result<bool, MoveError> {
         let target = self.to.join(path);
-        let from = self.at_target(path);
+        let from = self.find_path(path);
         let there = self.to.find_node(&target)?;
         if let Some(there) = there.filter(|_| retired.is_none()) {
-            if !self.retire_in_the_way(path, &there, then, now)? {
-                self.target.retire(path, now.walk);
+            if !self.retire_in_the_way(path, &there, then, read)? {
+                self.state.retire(path, now.walk);
                 changed.has_merged = true;
             }
             return Ok(false);
         }
         self.clear_directory(path, then, now, changed)?;
-        let relocated = self
-            .target
-            .relocated
-            .get_mut(path)
-            .expect("a relocated one");
+        let relocated = self.state.relocated.get_mut(path).expect("a relocated one");
         let is_hidden = relocated.is_hidden();
         if is_hidden {
             let part = from.join(FILLING);
@@ -537,8 +537,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .tree
             .look_up(&from)
             .map_err(MoveError::io("looking for", &from))?;
-        self.target.mark_nodes(path, path, false);
-        let marked = self.target.marked_below(path);
+        self.state.mark_nodes(path, path, false);
+        let marked = self.state.marked_below(path);
         let renamed = match retired {
             None => {
                 let renamed = self.to.tree.rename(&from, &target, false);
@@ -556,13 +556,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         changed
             .directories
             .extend(from.parent().map(Path::to_owned));
-        self.target.relocated.change_place(path, path);
-        self.target.relocated.remove(path);
-        self.target.mark_nodes(path, path, true);
+        self.state.relocated.change_place(path, path);
+        self.state.relocated.remove(path);
+        self.state.mark_nodes(path, path, true);
         // The retired directory has the old name if it could not be hidden.
-        let taken = retired.map(|old| self.target.marked_below(old));
+        let taken = retired.map(|old| self.state.marked_below(old));
         let taken: HashSet<PathBuf> = taken.into_iter().flatten().collect();
-        self.target
+        self.state
             .ownership
             .note_removed(marked.iter().filter(|path| !taken.contains(*path)));
         Ok(true)
@@ -577,15 +577,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         now: &TreeSnapshot,
         changed: &mut ChangedNames,
     ) -> Result<(), MoveError> {
-        let gone: Vec<PathBuf> = self.target.gone_below(path, then, now).cloned().collect();
+        let gone: Vec<PathBuf> = self.state.gone_below(path, then, now).cloned().collect();
         let removed = self.remove(gone, now);
         changed.failed.extend(removed.failed);
-        if !self.target.relocated[path].is_hidden() {
+        if !self.state.relocated[path].is_hidden() {
             return Ok(());
         }
         let mut open = vec![path.to_owned()];
         while let Some(path) = open.pop() {
-            let dir = self.at_target(&path);
+            let dir = self.find_path(&path);
             for name in self
                 .to
                 .tree
@@ -593,10 +593,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 .map_err(MoveError::io("listing", &dir))?
             {
                 let (path, target) = (path.join(&name), dir.join(&name));
-                if name == FILLING || self.target.relocated.has_at(self.to.strip(&target)) {
+                if name == FILLING || self.state.relocated.has_at(self.to.strip(&target)) {
                     continue;
                 }
-                let kind = self.target.moved.get(&path).map(|moved| moved.kind);
+                let kind = self.state.moved.get(&path).map(|moved| moved.kind);
                 match kind {
                     Some(NodeKind::Directory) => open.push(path),
                     Some(_) => {}
@@ -615,7 +615,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let occupants =
             ready
                 .iter()
-                .filter_map(|path| match self.target.relocated.find_occupant(path) {
+                .filter_map(|path| match self.state.relocated.find_occupant(path) {
                     Occupant::Relocated(other) if ready.contains(&other) => Some(other),
                     _ => None,
                 });
@@ -629,5 +629,32 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 false
             }
         }
+    }
+}
+
+impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+    /// Gives directories their names that were seen with them by a walk, and that are whole.
+    pub(super) fn name_walked(
+        &mut self,
+        then: &TreeSnapshot,
+        round: &RoundState,
+        is_ordered: bool,
+    ) -> ChangedNames {
+        if self.target.relocated.unnamed().next().is_none() {
+            return ChangedNames::default();
+        }
+        let read = copies_of_evicted(self.from.tree, &round.snapshot);
+        let held_files = self.held_files.clone();
+        self.editor()
+            .name_directories(then, round, is_ordered, &held_files, &read)
+    }
+
+    /// True if a directory was renamed that this drain does not know by its name.
+    pub(super) fn has_unknown_directories(&mut self) -> bool {
+        self.ask_for_history(self.walks + 1);
+        let known = self.target.moved.iter().map(|(_, node)| node.version.ino);
+        let known: HashSet<u64> = known.collect();
+        let mut renamed = self.history.renames.directories();
+        renamed.any(|ino| !known.contains(&ino))
     }
 }

@@ -22,6 +22,7 @@ use weir_client::types::Stat;
 use super::relocation_table::{rebase, RelocatedDirectory};
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
+use super::target_editor::TargetEditor;
 use super::target_state::DetachedNodes;
 use super::target_view::TargetView;
 use super::{Drain, MovedNode};
@@ -94,12 +95,139 @@ impl<T: FileTree> TargetView<'_, '_, T> {
     }
 }
 
+impl<T: FileTree> TargetEditor<'_, '_, T> {
+    /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
+    /// its own. `read`: the copies of evicted files.
+    pub(super) fn begin_hidden(
+        &mut self,
+        round: &RoundState,
+        path: &Path,
+        node: &SeenNode,
+        read: impl FnOnce() -> BTreeSet<PathBuf>,
+    ) -> Result<bool, MoveError> {
+        let is_taken = self.state.relocated.has_at(path);
+        let is_renamed = self
+            .history
+            .renames
+            .has_renamed(node.version.ino, round.snapshot.walk);
+        let is_merged = self.state.relocated.is_merged(node.version.inode());
+        if self.state.relocated.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
+            return Ok(false);
+        }
+        let target = self.to.join(path);
+        let there = self.to.find_node(&target)?;
+        if is_at_above_or_below(path, &read()) {
+            // Programs read what is in it by its path: it is merged.
+            return Ok(false);
+        }
+        if let Some(there) = there.filter(|_| !is_taken) {
+            // Else it is merged.
+            if !self.retire_earlier(path, &there, &round.snapshot)? {
+                return Ok(false);
+            }
+        }
+        let mut at = part_of(path);
+        if self.state.relocated.has_at(&at) {
+            let mut name = OsString::from(format!("{:x}-", node.version.ino));
+            name.push(path.file_name().unwrap_or_default());
+            at = part_of(&path.with_file_name(name));
+        }
+        let hidden = self.to.join(&at);
+        let creating = || MoveError::io("creating", &hidden);
+        match self
+            .to
+            .tree
+            .make_directory(&hidden, node.kept.mode & 0o777 | 0o700)
+        {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let found = self.to.tree.look_up(&hidden).map_err(creating())?;
+                if found.is_some_and(|found| kind_of(&found) != NodeKind::Directory) {
+                    return Err(creating()(error));
+                }
+            }
+            made => made.map_err(creating())?,
+        }
+        // The drain goes on with a hidden directory that a killed process has left.
+        let lock = self.to.tree.create_part(&hidden.join(FILLING), PART_MODE);
+        let lock = lock.map_err(|error| match error.kind() {
+            ErrorKind::ResourceBusy => MoveError::Busy(target),
+            _ => creating()(error),
+        })?;
+        let relocated = RelocatedDirectory::new(at, Some(node.version.inode()), Some(lock));
+        self.state.relocated.insert(path.to_owned(), relocated);
+        Ok(true)
+    }
+
+    /// Retires what earlier drains of the tree have put in the place of a directory, unless that is the same one as a walk
+    /// saw; false: it is, or somebody else has put it there.
+    pub(super) fn retire_earlier(
+        &mut self,
+        path: &Path,
+        there: &Stat,
+        snapshot: &TreeSnapshot,
+    ) -> Result<bool, MoveError> {
+        let retired = self.state.moved.unused_retired_path(path, there.ino);
+        let nodes = self.view().earlier_nodes(snapshot.walk, path, &retired)?;
+        let is_other = |(at, node): &(PathBuf, MovedNode)| {
+            let seen = snapshot.get(&rebase(at, &retired, path));
+            seen.is_none_or(|seen| {
+                seen.kind != node.kind
+                    || seen.kind == NodeKind::File
+                        && (seen.version.size != node.version.size
+                            || !is_kept_time(seen.version.mtime, node.version.mtime))
+            })
+        };
+        let Some(nodes) = nodes.filter(|nodes| nodes.iter().any(is_other)) else {
+            return Ok(false);
+        };
+        self.state.moved.extend(nodes);
+        let relocated = RelocatedDirectory::new_retired(path);
+        self.state.relocated.insert(retired, relocated);
+        Ok(true)
+    }
+
+    /// Removes a hidden directory that is gone from the tree.
+    pub(super) fn remove_relocated(&mut self, path: &Path) -> Result<bool, MoveError> {
+        let hidden = self.find_path(path);
+        let relocated = self.state.relocated.get_mut(path);
+        drop(relocated.and_then(|relocated| relocated.lock.take()));
+        let removed = remove_hidden_tree(self.to.tree, &hidden);
+        removed.map_err(MoveError::io("removing", &hidden))?;
+        self.state.relocated.remove(path);
+        Ok(true)
+    }
+}
+
+/// The paths below the target of the copies of evicted files, which programs read.
+pub(super) fn copies_of_evicted<S: FileTree>(
+    from: &S,
+    snapshot: &TreeSnapshot,
+) -> BTreeSet<PathBuf> {
+    let Some(table) = from.evictions() else {
+        return BTreeSet::new();
+    };
+    let copies = snapshot.evicted.iter();
+    copies
+        .filter_map(|file| table.path_below(&file.copy))
+        .collect()
+}
+
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// The target, and what this drain knows of it.
     pub(super) fn view(&self) -> TargetView<'_, 't, T> {
         TargetView {
             to: &self.to,
             state: &self.target,
+        }
+    }
+
+    /// The target, to change its names.
+    pub(super) fn editor(&mut self) -> TargetEditor<'_, 't, T> {
+        TargetEditor {
+            to: &self.to,
+            state: &mut self.target,
+            history: &mut self.history,
+            unsynced: &mut self.unsynced,
         }
     }
 
@@ -162,7 +290,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// The directories that this drain made and that have other paths now: the old and the new one.
     fn renamed_directories(&self, snapshot: &TreeSnapshot) -> Vec<(PathBuf, PathBuf)> {
         let mut renamed = Vec::new();
-        if self.renames.directories().next().is_none() {
+        if self.history.renames.directories().next().is_none() {
             return renamed;
         }
         let directories = snapshot.of_kind(NodeKind::Directory);
@@ -170,13 +298,13 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             .map(|(path, node)| (node.version.inode(), path))
             .collect();
         let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
-        let copies = self.copies_of_evicted(snapshot);
+        let copies = copies_of_evicted(self.from.tree, snapshot);
         for (from, moved) in self.target.moved.iter() {
             let inode = moved.version.inode();
             let is_candidate = moved.kind == NodeKind::Directory
                 && moved.is_ours
                 && !self.target.relocated.is_merged(inode)
-                && self.renames.has_renamed(inode.1, u64::MAX)
+                && self.history.renames.has_renamed(inode.1, u64::MAX)
                 && snapshot
                     .get(from)
                     .is_none_or(|seen| seen.version.inode() != inode);
@@ -196,17 +324,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         renamed
     }
 
-    /// The paths below the target of the copies of evicted files, which programs read.
-    pub(super) fn copies_of_evicted(&self, snapshot: &TreeSnapshot) -> BTreeSet<PathBuf> {
-        let Some(table) = self.from.tree.evictions() else {
-            return BTreeSet::new();
-        };
-        let copies = snapshot.evicted.iter();
-        copies
-            .filter_map(|file| table.path_below(&file.copy))
-            .collect()
-    }
-
     /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
     /// directories that were renamed themselves.
     fn replaced_nodes(
@@ -214,7 +331,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         snapshot: &TreeSnapshot,
         renamed: &[(PathBuf, PathBuf)],
     ) -> Vec<PathChange> {
-        let copies = self.copies_of_evicted(snapshot);
+        let copies = copies_of_evicted(self.from.tree, snapshot);
         let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
         let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
         let directories = snapshot.of_kind(NodeKind::Directory);
@@ -224,7 +341,10 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let is_replaced = (comes.contains(path)
                 || moved.kind == NodeKind::Directory
                     && moved.version.inode() != node.version.inode()
-                    && self.renames.has_renamed(node.version.ino, snapshot.walk))
+                    && self
+                        .history
+                        .renames
+                        .has_renamed(node.version.ino, snapshot.walk))
                 && !goes.contains(path)
                 && !is_at_above_or_below(&self.target.relocated.find_place(path), &copies);
             is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
@@ -241,7 +361,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let directories = snapshot.of_kind(NodeKind::Directory);
         let living: HashSet<(u64, u64)> =
             directories.map(|(_, node)| node.version.inode()).collect();
-        let copies = self.copies_of_evicted(snapshot);
+        let copies = copies_of_evicted(self.from.tree, snapshot);
         let stranded = self.target.relocated.iter().filter_map(|(path, one)| {
             let inode = one.inode.filter(|inode| !living.contains(inode))?;
             let seen = snapshot.get(path);
@@ -268,105 +388,5 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             to,
             earlier,
         })
-    }
-
-    /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
-    /// its own.
-    pub(super) fn begin_hidden(
-        &mut self,
-        round: &RoundState,
-        path: &Path,
-        node: &SeenNode,
-    ) -> Result<bool, MoveError> {
-        let is_taken = self.target.relocated.has_at(path);
-        let is_renamed = self
-            .renames
-            .has_renamed(node.version.ino, round.snapshot.walk);
-        let is_merged = self.target.relocated.is_merged(node.version.inode());
-        if self.target.relocated.is_relocated(path) || is_merged || !(is_renamed || is_taken) {
-            return Ok(false);
-        }
-        let target = self.to.join(path);
-        let there = self.to.find_node(&target)?;
-        let copies = self.copies_of_evicted(&round.snapshot);
-        if is_at_above_or_below(path, &copies) {
-            // Programs read what is in it by its path: it is merged.
-            return Ok(false);
-        }
-        if let Some(there) = there.filter(|_| !is_taken) {
-            // Else it is merged.
-            if !self.retire_earlier(path, &there, &round.snapshot)? {
-                return Ok(false);
-            }
-        }
-        let mut at = part_of(path);
-        if self.target.relocated.has_at(&at) {
-            let mut name = OsString::from(format!("{:x}-", node.version.ino));
-            name.push(path.file_name().unwrap_or_default());
-            at = part_of(&path.with_file_name(name));
-        }
-        let hidden = self.to.join(&at);
-        let creating = || MoveError::io("creating", &hidden);
-        match self
-            .to
-            .tree
-            .make_directory(&hidden, node.kept.mode & 0o777 | 0o700)
-        {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let found = self.to.tree.look_up(&hidden).map_err(creating())?;
-                if found.is_some_and(|found| kind_of(&found) != NodeKind::Directory) {
-                    return Err(creating()(error));
-                }
-            }
-            made => made.map_err(creating())?,
-        }
-        // The drain goes on with a hidden directory that a killed process has left.
-        let lock = self.to.tree.create_part(&hidden.join(FILLING), PART_MODE);
-        let lock = lock.map_err(|error| match error.kind() {
-            ErrorKind::ResourceBusy => MoveError::Busy(target),
-            _ => creating()(error),
-        })?;
-        let relocated = RelocatedDirectory::new(at, Some(node.version.inode()), Some(lock));
-        self.target.relocated.insert(path.to_owned(), relocated);
-        Ok(true)
-    }
-
-    /// Retires what earlier drains of the tree have put in the place of a directory, unless that is the same one as a walk
-    /// saw; false: it is, or somebody else has put it there.
-    pub(super) fn retire_earlier(
-        &mut self,
-        path: &Path,
-        there: &Stat,
-        snapshot: &TreeSnapshot,
-    ) -> Result<bool, MoveError> {
-        let retired = self.target.moved.unused_retired_path(path, there.ino);
-        let nodes = self.view().earlier_nodes(snapshot.walk, path, &retired)?;
-        let is_other = |(at, node): &(PathBuf, MovedNode)| {
-            let seen = snapshot.get(&rebase(at, &retired, path));
-            seen.is_none_or(|seen| {
-                seen.kind != node.kind
-                    || seen.kind == NodeKind::File
-                        && (seen.version.size != node.version.size
-                            || !is_kept_time(seen.version.mtime, node.version.mtime))
-            })
-        };
-        let Some(nodes) = nodes.filter(|nodes| nodes.iter().any(is_other)) else {
-            return Ok(false);
-        };
-        self.target.moved.extend(nodes);
-        let relocated = RelocatedDirectory::new_retired(path);
-        self.target.relocated.insert(retired, relocated);
-        Ok(true)
-    }
-
-    /// Removes a hidden directory that is gone from the tree.
-    pub(super) fn remove_relocated(&mut self, path: &Path) -> Result<bool, MoveError> {
-        let hidden = self.at_target(path);
-        let relocated = self.target.relocated.get_mut(path);
-        drop(relocated.and_then(|relocated| relocated.lock.take()));
-        let removed = remove_hidden_tree(self.to.tree, &hidden);
-        removed.map_err(MoveError::io("removing", &hidden))?;
-        self.target.relocated.remove(path);
-        Ok(true)
     }
 }

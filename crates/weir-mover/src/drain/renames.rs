@@ -9,9 +9,7 @@ use std::collections::HashMap;
 
 use weir_client::process::mounted::HistoryPosition;
 
-use super::order::NameOrder;
-use super::Drain;
-use crate::tree::{FileTree, TreeHistory};
+use crate::tree::TreeHistory;
 
 /// The walks for which a directory is remembered that no walk sees.
 const KEPT_WALKS: u64 = 8;
@@ -20,7 +18,7 @@ const KEPT_WALKS: u64 = 8;
 #[derive(Debug, Default)]
 pub(super) struct RenameHistory {
     /// The last changes that are known, by the rank of the server.
-    known: Vec<HistoryPosition>,
+    pub known: Vec<HistoryPosition>,
     /// By inode number.
     directories: HashMap<u64, RenamedDirectory>,
     /// The number of renames that were told.
@@ -53,7 +51,7 @@ impl RenameHistory {
         self.directories.keys().copied()
     }
 
-    fn note(&mut self, renames: &TreeHistory, walk: u64) {
+    pub fn note(&mut self, renames: &TreeHistory, walk: u64) {
         for ino in &renames.directories {
             self.told += 1;
             let order = self.told;
@@ -77,18 +75,6 @@ impl RenameHistory {
         }
         self.directories
             .retain(|_, dir| dir.walk + KEPT_WALKS >= walk);
-    }
-}
-
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Asks for the changes of names since the last call. `None`: a server does not answer, so nothing is known.
-    pub(super) fn ask_for_history(&mut self, walk: u64) -> Option<TreeHistory> {
-        let history = self.from.tree.name_history(&mut self.renames.known).ok()?;
-        self.renames.note(&history, walk);
-        if self.order.rule == NameOrder::Changes && !self.target.ownership.keeps_all {
-            self.removals.note(&history.lost, walk);
-        }
-        Some(history)
     }
 }
 

@@ -12,6 +12,7 @@ use super::in_turn::{OrderedList, TurnChanges};
 use super::large::move_large;
 use super::lists::{share_files, ListedFile, OwnLists};
 use super::order::{NameOrder, RoundOrder};
+use super::relocated::copies_of_evicted;
 use super::round_state::RoundState;
 use super::snapshot::{FileVersion, SeenNode};
 use super::turns::share_in_order;
@@ -68,7 +69,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     .insert(path.clone(), MovedNode::from_seen(node, false));
                 continue;
             }
-            match self.begin_hidden(round, path, node) {
+            let from = self.from.tree;
+            let read = || copies_of_evicted(from, &snapshot);
+            match self.editor().begin_hidden(round, path, node, read) {
                 Ok(true) => {
                     self.target
                         .moved
@@ -304,7 +307,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
 
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
         // The path may lead to a file of another directory by then, or to a version behind others.
-        let is_as_seen = self.target.moved.is_in_renamed(path, &self.renames)
+        let is_as_seen = self.target.moved.is_in_renamed(path, &self.history.renames)
             || self.is_ordered(path) && !self.order.takes_any_version(node.version.inode());
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
-use super::names::ChangedNames;
+use super::changed_names::ChangedNames;
 use super::snapshot::TreeSnapshot;
 use super::target_view::TargetView;
 use super::Drain;
@@ -143,7 +143,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 removed.push(path);
             }
         }
-        self.sync(&mut changed);
+        self.editor().sync(&mut changed);
         self.target.ownership.note_removed(gone.iter());
         for path in removed {
             let forgotten = self.from.tree.forget(&now.whiteouts[&path]);
