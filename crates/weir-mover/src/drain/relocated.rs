@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use weir_client::types::Stat;
 
 use super::relocation_table::{rebase, RelocatedDirectory};
+use super::renames::RenameHistory;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_editor::TargetEditor;
@@ -42,6 +43,114 @@ struct PathChange {
 }
 
 impl<T: FileTree> TargetView<'_, '_, T> {
+    /// The directories that this drain made and that have other paths now: the old and the new one.
+    fn renamed_directories(
+        &self,
+        snapshot: &TreeSnapshot,
+        renames: &RenameHistory,
+        read: &BTreeSet<PathBuf>,
+    ) -> Vec<(PathBuf, PathBuf)> {
+        let mut renamed = Vec::new();
+        if renames.directories().next().is_none() {
+            return renamed;
+        }
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let paths: HashMap<(u64, u64), &PathBuf> = directories
+            .map(|(path, node)| (node.version.inode(), path))
+            .collect();
+        let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
+        for (from, moved) in self.state.moved.iter() {
+            let inode = moved.version.inode();
+            let is_candidate = moved.kind == NodeKind::Directory
+                && moved.is_ours
+                && !self.state.relocated.is_merged(inode)
+                && renames.has_renamed(inode.1, u64::MAX)
+                && snapshot
+                    .get(from)
+                    .is_none_or(|seen| seen.version.inode() != inode);
+            let Some(to) = paths.get(&inode).filter(|_| is_candidate) else {
+                continue;
+            };
+            let mut below = snapshot.at_and_below(to);
+            if below.any(|(_, node)| evicted.contains(&node.version.ino))
+                || is_at_above_or_below(&self.state.relocated.find_place(from), read)
+                || is_at_above_or_below(&self.state.relocated.find_place(to), read)
+                || !self.state.moved.has_same_files(from, to, snapshot)
+            {
+                continue;
+            }
+            renamed.push((from.clone(), (*to).clone()));
+        }
+        renamed
+    }
+
+    /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
+    /// directories that were renamed themselves.
+    fn replaced_nodes(
+        &self,
+        snapshot: &TreeSnapshot,
+        renamed: &[(PathBuf, PathBuf)],
+        renames: &RenameHistory,
+        read: &BTreeSet<PathBuf>,
+    ) -> Vec<PathChange> {
+        let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
+        let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let replaced = directories.filter_map(|(path, node)| {
+            let moved = self.state.moved.get(path)?;
+            // One that the drain made for the same directory before it was renamed away and back, too.
+            let is_replaced = (comes.contains(path)
+                || moved.kind == NodeKind::Directory
+                    && moved.version.inode() != node.version.inode()
+                    && renames.has_renamed(node.version.ino, snapshot.walk))
+                && !goes.contains(path)
+                && !is_at_above_or_below(&self.state.relocated.find_place(path), read);
+            is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
+        });
+        replaced.collect()
+    }
+
+    /// The retirements of the relocated directories that the tree has no more while it has something else under their
+    /// names, old or new: they never become whole, and keep others from these names.
+    fn stranded_directories(
+        &self,
+        snapshot: &TreeSnapshot,
+        read: &BTreeSet<PathBuf>,
+    ) -> Vec<PathChange> {
+        if self.state.relocated.unnamed().next().is_none() {
+            return Vec::new();
+        }
+        let directories = snapshot.of_kind(NodeKind::Directory);
+        let living: HashSet<(u64, u64)> =
+            directories.map(|(_, node)| node.version.inode()).collect();
+        let stranded = self.state.relocated.iter().filter_map(|(path, one)| {
+            let inode = one.inode.filter(|inode| !living.contains(inode))?;
+            let seen = snapshot.get(path);
+            let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
+                && (seen.is_some() || snapshot.get(one.at()).is_some())
+                && !is_at_above_or_below(one.at(), read);
+            is_stranded.then(|| self.retirement_of(path, inode.1, snapshot.walk))?
+        });
+        stranded.collect()
+    }
+
+    /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
+    fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
+        let at = self.state.relocated.find_place(path);
+        let to = self.state.moved.unused_retired_path(path, ino);
+        let earlier = match self.state.moved.get(path)?.is_ours {
+            true => Vec::new(),
+            // It was among those that the earlier drains have made.
+            false => self.earlier_nodes(walk, &at, &to).ok().flatten()?,
+        };
+        Some(PathChange {
+            at,
+            from: path.to_owned(),
+            to,
+            earlier,
+        })
+    }
+
     /// The nodes of the target at and below a path, with another path, if all are of drains of the tree. `at`: the path
     /// below the target, whatever has it in the tree.
     fn earlier_nodes(
@@ -241,9 +350,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
         let moved = &self.target.moved;
         self.target.relocated.retain(|path| moved.contains(path));
-        let renamed = self.renamed_directories(snapshot);
-        let mut taken = self.replaced_nodes(snapshot, &renamed);
-        taken.extend(self.stranded_directories(snapshot));
+        // Programs read them by their paths.
+        let read = &copies_of_evicted(self.from.tree, snapshot);
+        let (view, renames) = (self.view(), &self.history.renames);
+        let renamed = view.renamed_directories(snapshot, renames, read);
+        let mut taken = view.replaced_nodes(snapshot, &renamed, renames, read);
+        taken.extend(view.stranded_directories(snapshot, read));
         taken.extend(renamed.into_iter().map(|(from, to)| PathChange {
             at: self.target.relocated.find_place(&from),
             from,
@@ -285,108 +397,5 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             }
         }
         self.target.note_inodes(snapshot);
-    }
-
-    /// The directories that this drain made and that have other paths now: the old and the new one.
-    fn renamed_directories(&self, snapshot: &TreeSnapshot) -> Vec<(PathBuf, PathBuf)> {
-        let mut renamed = Vec::new();
-        if self.history.renames.directories().next().is_none() {
-            return renamed;
-        }
-        let directories = snapshot.of_kind(NodeKind::Directory);
-        let paths: HashMap<(u64, u64), &PathBuf> = directories
-            .map(|(path, node)| (node.version.inode(), path))
-            .collect();
-        let evicted: HashSet<u64> = snapshot.evicted.iter().map(|file| file.ino.0).collect();
-        let copies = copies_of_evicted(self.from.tree, snapshot);
-        for (from, moved) in self.target.moved.iter() {
-            let inode = moved.version.inode();
-            let is_candidate = moved.kind == NodeKind::Directory
-                && moved.is_ours
-                && !self.target.relocated.is_merged(inode)
-                && self.history.renames.has_renamed(inode.1, u64::MAX)
-                && snapshot
-                    .get(from)
-                    .is_none_or(|seen| seen.version.inode() != inode);
-            let Some(to) = paths.get(&inode).filter(|_| is_candidate) else {
-                continue;
-            };
-            let mut below = snapshot.at_and_below(to);
-            if below.any(|(_, node)| evicted.contains(&node.version.ino))
-                || is_at_above_or_below(&self.target.relocated.find_place(from), &copies)
-                || is_at_above_or_below(&self.target.relocated.find_place(to), &copies)
-                || !self.target.moved.has_same_files(from, to, snapshot)
-            {
-                continue;
-            }
-            renamed.push((from.clone(), (*to).clone()));
-        }
-        renamed
-    }
-
-    /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
-    /// directories that were renamed themselves.
-    fn replaced_nodes(
-        &self,
-        snapshot: &TreeSnapshot,
-        renamed: &[(PathBuf, PathBuf)],
-    ) -> Vec<PathChange> {
-        let copies = copies_of_evicted(self.from.tree, snapshot);
-        let goes: HashSet<&PathBuf> = renamed.iter().map(|(from, _)| from).collect();
-        let comes: HashSet<&PathBuf> = renamed.iter().map(|(_, to)| to).collect();
-        let directories = snapshot.of_kind(NodeKind::Directory);
-        let replaced = directories.filter_map(|(path, node)| {
-            let moved = self.target.moved.get(path)?;
-            // One that the drain made for the same directory before it was renamed away and back, too.
-            let is_replaced = (comes.contains(path)
-                || moved.kind == NodeKind::Directory
-                    && moved.version.inode() != node.version.inode()
-                    && self
-                        .history
-                        .renames
-                        .has_renamed(node.version.ino, snapshot.walk))
-                && !goes.contains(path)
-                && !is_at_above_or_below(&self.target.relocated.find_place(path), &copies);
-            is_replaced.then(|| self.retirement_of(path, moved.version.ino, snapshot.walk))?
-        });
-        replaced.collect()
-    }
-
-    /// The retirements of the relocated directories that the tree has no more while it has something else under their
-    /// names, old or new: they never become whole, and keep others from these names.
-    fn stranded_directories(&self, snapshot: &TreeSnapshot) -> Vec<PathChange> {
-        if self.target.relocated.unnamed().next().is_none() {
-            return Vec::new();
-        }
-        let directories = snapshot.of_kind(NodeKind::Directory);
-        let living: HashSet<(u64, u64)> =
-            directories.map(|(_, node)| node.version.inode()).collect();
-        let copies = copies_of_evicted(self.from.tree, snapshot);
-        let stranded = self.target.relocated.iter().filter_map(|(path, one)| {
-            let inode = one.inode.filter(|inode| !living.contains(inode))?;
-            let seen = snapshot.get(path);
-            let is_stranded = seen.is_none_or(|seen| seen.kind != NodeKind::Directory)
-                && (seen.is_some() || snapshot.get(one.at()).is_some())
-                && !is_at_above_or_below(one.at(), &copies);
-            is_stranded.then(|| self.retirement_of(path, inode.1, snapshot.walk))?
-        });
-        stranded.collect()
-    }
-
-    /// The retirement of a node with this inode number; `None`: no drain of the tree has made it.
-    fn retirement_of(&self, path: &Path, ino: u64, walk: u64) -> Option<PathChange> {
-        let at = self.target.relocated.find_place(path);
-        let to = self.target.moved.unused_retired_path(path, ino);
-        let earlier = match self.target.moved.get(path)?.is_ours {
-            true => Vec::new(),
-            // It was among those that the earlier drains have made.
-            false => self.view().earlier_nodes(walk, &at, &to).ok().flatten()?,
-        };
-        Some(PathChange {
-            at,
-            from: path.to_owned(),
-            to,
-            earlier,
-        })
     }
 }

@@ -50,6 +50,43 @@ enum CopyWay {
     Large,
 }
 
+/// Checks that this node sees what another one has moved.
+fn check_seen<T: FileTree>(to: &T, target: &Path) -> Result<(), String> {
+    match to.look_up(target) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(format!(
+            "another node has moved {}, and this one does not see it",
+            target.display()
+        )),
+        Err(error) => Err(MoveError::io("looking for", target)(error).to_string()),
+    }
+}
+
+/// The state of a file that was not copied; `None`: it is gone.
+fn state_after_failure<S: FileTree>(
+    from: &S,
+    source: &Path,
+    node: &SeenNode,
+    reason: &str,
+) -> Option<PendingState> {
+    let is_as_seen = match from.look_up(source) {
+        Ok(None) => return None,
+        Ok(Some(now)) => {
+            let state = from.write_state(source);
+            FileVersion::from(&now) == node.version && !matches!(state, Ok(WriteState::Open))
+        }
+        Err(_) => true,
+    };
+    // Nodes may not agree on its time yet: the next round takes whichever it is.
+    let is_other_version = reason == MoveError::NotAnalysed(source.to_owned()).to_string();
+    let reason = reason.to_owned();
+    Some(match is_as_seen && !is_other_version {
+        true => PendingState::Failed { reason },
+        // By a program.
+        false => PendingState::Waiting,
+    })
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Makes directories, with all rights for their owner; they get their attributes in the end. Their names
     /// are on storage then: the moves of files sync no directory above those of the files.
@@ -551,7 +588,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.xattrs_not_kept += list.moved.xattrs_not_kept;
             for (file, mut moved) in list.files.into_iter().zip(list.moved.files) {
                 if list.is_remote && moved.failure.is_none() && !moved.awaits_turn {
-                    moved.failure = self.check_seen(&files[file].file.pair.target).err();
+                    moved.failure = check_seen(self.to.tree, &files[file].file.pair.target).err();
                 }
                 // A stage that is stopped says nothing of files that it did not come to.
                 let is_known = !list.moved.stopped || moved.is_named;
@@ -602,18 +639,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         goes_on
     }
 
-    /// Checks that this node sees what another one has moved.
-    fn check_seen(&self, target: &Path) -> Result<(), String> {
-        match self.to.tree.look_up(target) {
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(format!(
-                "another node has moved {}, and this one does not see it",
-                target.display()
-            )),
-            Err(error) => Err(MoveError::io("looking for", target)(error).to_string()),
-        }
-    }
-
     /// Notes the move of a file; returns its state unless it is safe.
     fn note_moved(
         &mut self,
@@ -639,36 +664,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.note_placed(path, &version);
         }
         if let Some(reason) = &result.failure {
-            return self.state_after_failure(&self.from.join(path), node, reason);
+            return state_after_failure(self.from.tree, &self.from.join(path), node, reason);
         }
         self.order.forget_waiting(path);
         round.closed.remove(path, &node.version);
         self.due.note_there(path, &node.version);
         (!is_settled).then_some(PendingState::Waiting)
-    }
-
-    /// The state of a file that was not copied; `None`: it is gone.
-    fn state_after_failure(
-        &self,
-        source: &Path,
-        node: &SeenNode,
-        reason: &str,
-    ) -> Option<PendingState> {
-        let is_as_seen = match self.from.tree.look_up(source) {
-            Ok(None) => return None,
-            Ok(Some(now)) => {
-                let state = self.from.tree.write_state(source);
-                FileVersion::from(&now) == node.version && !matches!(state, Ok(WriteState::Open))
-            }
-            Err(_) => true,
-        };
-        // Nodes may not agree on its time yet: the next round takes whichever it is.
-        let is_other_version = reason == MoveError::NotAnalysed(source.to_owned()).to_string();
-        let reason = reason.to_owned();
-        Some(match is_as_seen && !is_other_version {
-            true => PendingState::Failed { reason },
-            // By a program.
-            false => PendingState::Waiting,
-        })
     }
 }
