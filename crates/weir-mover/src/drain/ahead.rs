@@ -281,9 +281,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         progress: &StageProgress,
     ) -> AheadResult {
         let mut result = AheadResult::default();
-        let Some(table) = self.from.tree.evictions() else {
+        if self.from.tree.evictions().is_none() {
             return result;
-        };
+        }
         let snapshot = Arc::clone(&self.seen);
         let files = snapshot.of_kind(NodeKind::File);
         let mut chosen: Vec<(&PathBuf, &SeenNode)> = files
@@ -311,10 +311,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_first = !self.target.copies.has_base(node.version.ino);
             let mut mover = AheadMover {
                 from: &self.from,
-                links: CopyLinks {
-                    table,
-                    to: &self.to,
-                },
+                links: CopyLinks::find(&self.from, &self.to).expect("it has evictions"),
                 copies: &mut self.target.copies,
                 progress,
             };

@@ -9,7 +9,7 @@ use std::path::Path;
 use weir_client::process::mounted::elevated::{CopyIdentity, TargetCopy};
 use weir_client::process::mounted::{CopyUse, EvictedFile, Ino};
 
-use super::copies::{content_of, copy_at, is_copy};
+use super::copies::{content_of, copy_at, is_copy, DisplacedFile, EvictedCopies, FileBase};
 use super::snapshot::FileVersion;
 use crate::error::MoveError;
 use crate::publish::is_part;
@@ -22,7 +22,16 @@ pub(super) struct CopyLinks<'d, 't, T: FileTree> {
     pub to: &'d MoveSide<'t, T>,
 }
 
-impl<T: FileTree> CopyLinks<'_, '_, T> {
+impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
+    /// Those of the source; `None`: nothing is evicted from it.
+    pub fn find<S: FileTree>(
+        from: &MoveSide<'t, S>,
+        to: &'d MoveSide<'t, T>,
+    ) -> Option<CopyLinks<'d, 't, T>> {
+        let table = from.tree.evictions()?;
+        Some(CopyLinks { table, to })
+    }
+
     /// Frees the storage of a version of a file, if the target has it under this name; false: it has not, or the
     /// file cannot be evicted now.
     pub fn evict_version(&self, path: &Path, version: &FileVersion) -> std::io::Result<bool> {
@@ -44,6 +53,29 @@ impl<T: FileTree> CopyLinks<'_, '_, T> {
         let copy = copy_at(self.table, path, &there);
         let noted = self.table.put_copy(&EvictedFile { ino, copy });
         noted.map_err(MoveError::io("noting", &target))
+    }
+
+    /// Finds a base that was left under a hidden name. A drain that was killed may have given it a name of its file.
+    pub fn find_base(&self, file: &DisplacedFile, inode: u64) -> Result<FileBase, MoveError> {
+        let base = FileBase {
+            at: file.at.clone(),
+            inode: Some(inode),
+        };
+        let inode_at = |path: &Path| {
+            let found = self.to.find_node(path)?;
+            Ok::<_, MoveError>(found.map(|found| found.ino))
+        };
+        if inode_at(&file.at)?.is_some() {
+            return Ok(base);
+        }
+        for name in &file.names {
+            if inode_at(name)? == Some(inode) {
+                self.note_copy(file.ino, name)?;
+                let at = name.clone();
+                return Ok(FileBase { at, inode: None });
+            }
+        }
+        Ok(base)
     }
 
     /// Notes that the base of a file has this hidden name; returns its inode of the target.
@@ -71,6 +103,21 @@ impl<T: FileTree> CopyLinks<'_, '_, T> {
             }
         }
         Ok(used)
+    }
+
+    /// Removes the base of a file whose copy is another one.
+    pub fn drop_base<F>(&self, copies: &mut EvictedCopies<F>, ino: Ino) -> Result<(), MoveError> {
+        let Some(base) = copies.find_base(ino.0).cloned() else {
+            return Ok(());
+        };
+        let target = self.to.join(&base.at);
+        let known = self.table.copy_of(ino);
+        let known = known.map_err(MoveError::io("looking for the copy of", &target))?;
+        if known.is_some_and(|copy| copy.path == self.table.absolute(&base.at)) {
+            return Ok(());
+        }
+        copies.forget_base(ino.0);
+        self.remove_base(&base.at)
     }
 
     /// Removes a base, if its name is hidden.

@@ -50,11 +50,7 @@ impl AddAssign for EvictedBytes {
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     /// The links of the evicted files of a tree that has some.
     pub(super) fn copy_links(&self) -> CopyLinks<'_, 't, T> {
-        let table = self.from.tree.evictions();
-        CopyLinks {
-            table: table.expect("it has an evicted file"),
-            to: &self.to,
-        }
+        CopyLinks::find(&self.from, &self.to).expect("it has an evicted file")
     }
 
     /// Evicts files that the last round found safe, until this many bytes are free, those first that were
@@ -93,7 +89,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 evicted.files += 1;
                 evicted.bytes += node.version.size;
             }
-            self.drop_base(Ino(node.version.ino))?;
+            let links = CopyLinks::find(&self.from, &self.to).expect("it has evictions");
+            links.drop_base(&mut self.target.copies, Ino(node.version.ino))?;
         }
         Ok(evicted)
     }

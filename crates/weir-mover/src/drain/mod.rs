@@ -33,6 +33,20 @@
 //! | `evict`, `copies`, `copy_links`, `parts`, `ahead`, `ahead_ranges` | files of an elevated tree whose storage is freed, as a whole or by ranges |
 //! | `prefetched` | files of an elevated tree that the target has as they are |
 //!
+//! A drain has parts that own their state, and hands each what it may touch:
+//!
+//! | part | it decides | without |
+//! | --- | --- | --- |
+//! | `TargetState` | which nodes are safe, in the way, gone, whole, replaceable | I/O |
+//! | `DueChanges`, `FileOrder`, `RoundOrder` | what waits for what | I/O |
+//! | `ProgramHistory`, `EarlyCopies`, `FileChoice` | which names were removed or renamed, which copies count, which files are moved | I/O |
+//! | `HeldFiles`, `EventLog` | what waits for an analysis, what is told | the target |
+//! | `TargetView` | the same questions as `TargetState`, where the target must be asked | the source; changes of any state |
+//! | `TargetEditor` | changes of names of the target | the source |
+//! | `CopyLinks`, `AheadMover` | the links of evicted files, ranges that go ahead | names of files |
+//!
+//! `Drain` itself has the order of their calls in a round.
+//!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
 

@@ -12,6 +12,7 @@ use weir_client::process::mounted::elevated::CopyIdentity;
 use weir_client::process::mounted::Ino;
 
 use super::copies::{hidden_name, DisplacedFile, FileBase};
+use super::copy_links::CopyLinks;
 use super::round_state::RoundState;
 use super::snapshot::FileVersion;
 use super::Drain;
@@ -30,7 +31,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let ino = file.ino;
         let at = file.at.clone();
         let base = match file.identity {
-            CopyIdentity::Inode(inode) => self.find_base(file, inode),
+            CopyIdentity::Inode(inode) => self.copy_links().find_base(file, inode),
             CopyIdentity::Content { .. } => self.hide_base(progress, round, file),
         };
         let base = base.unwrap_or_else(|error| {
@@ -39,29 +40,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             FileBase { at, inode: None }
         });
         self.target.copies.add_base(ino.0, base);
-    }
-
-    /// Finds a base that was left under a hidden name. A drain that was killed may have given it a name of its file.
-    fn find_base(&self, file: &DisplacedFile, inode: u64) -> Result<FileBase, MoveError> {
-        let base = FileBase {
-            at: file.at.clone(),
-            inode: Some(inode),
-        };
-        let inode_at = |path: &Path| {
-            let found = self.to.find_node(path)?;
-            Ok::<_, MoveError>(found.map(|found| found.ino))
-        };
-        if inode_at(&file.at)?.is_some() {
-            return Ok(base);
-        }
-        for name in &file.names {
-            if inode_at(name)? == Some(inode) {
-                self.copy_links().note_copy(file.ino, name)?;
-                let at = name.clone();
-                return Ok(FileBase { at, inode: None });
-            }
-        }
-        Ok(base)
     }
 
     /// Gives a base that has a name which others may use a hidden one beside it.
@@ -92,28 +70,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Ok(());
         }
         // Also if it cannot be evicted now, since it is open, it reads the bytes of its base there from now on.
-        let evicted = self.copy_links().evict_version(path, version);
+        let links = CopyLinks::find(&self.from, &self.to).expect("it has an evicted file");
+        let evicted = links.evict_version(path, version);
         let is_evicted = evicted.map_err(MoveError::io("evicting", path))?;
         if is_evicted {
             self.target.copies.note_evicted(version.ino, path);
         }
-        self.drop_base(ino)
-    }
-
-    /// Removes the base of a file whose copy is another one.
-    pub(super) fn drop_base(&mut self, ino: Ino) -> Result<(), MoveError> {
-        let Some(base) = self.target.copies.find_base(ino.0).cloned() else {
-            return Ok(());
-        };
-        let table = self.from.tree.evictions().expect("it has an evicted file");
-        let target = self.to.join(&base.at);
-        let known = table.copy_of(ino);
-        let known = known.map_err(MoveError::io("looking for the copy of", &target))?;
-        if known.is_some_and(|copy| copy.path == table.absolute(&base.at)) {
-            return Ok(());
-        }
-        self.target.copies.forget_base(ino.0);
-        self.copy_links().remove_base(&base.at)
+        links.drop_base(&mut self.target.copies, ino)
     }
 
     /// In the end: has what is on the target be the copies of files that have bases, and forgets the others.
