@@ -296,7 +296,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
 
     fn can_be_early(&self, path: &Path, ino: u64, size: u64) -> bool {
         size <= IO_BYTES
-            && self.is_ordered(path)
+            && self.turns().is_ordered(path)
             && !self.held_files.is_wanted(path)
             && !self.target.is_in_the_way(path)
             && !self.target.copies.is_held(path)

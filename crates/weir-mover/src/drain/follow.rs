@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use super::in_order::TurnMaker;
 use super::round_state::{RenamedFile, RoundState};
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::{Drain, MovedNode, MovedNodes, PendingState};
@@ -70,6 +71,63 @@ impl MovedNodes {
     }
 }
 
+impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
+    /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.
+    pub(super) fn follow(&self, file: &RenamedFile, node: &SeenNode) -> FollowOutcome {
+        match self.link_renamed(&file.from, &file.path, node) {
+            Ok(LinkOutcome::Made | LinkOutcome::There) => {
+                match self.keep_link_attributes(&file.path, node) {
+                    Ok(()) => FollowOutcome::Named,
+                    Err(_) => FollowOutcome::Linked,
+                }
+            }
+            Ok(LinkOutcome::Refused) => FollowOutcome::Refused,
+            Ok(LinkOutcome::NoFile) | Err(_) => FollowOutcome::NotLinked,
+        }
+    }
+
+    /// Gives what was copied of a file its new name.
+    fn link_renamed(
+        &self,
+        from: &Path,
+        path: &Path,
+        node: &SeenNode,
+    ) -> Result<LinkOutcome, MoveError> {
+        let (existing, target) = (self.view.find_path(from), self.view.find_path(path));
+        let there = self.view.to.find_node(&existing)?;
+        // Another file may have got the old name since.
+        let moved = self.view.state.moved.get(from);
+        let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
+        let is_as_made =
+            |there| moved.is_some_and(|moved| self.view.is_as_made(&existing, moved, there));
+        if !there.as_ref().is_some_and(is_as_made) {
+            return Ok(LinkOutcome::NoFile);
+        }
+        let replaces = self.view.state.replaceable(path);
+        self.view.state.note_placing(std::iter::once((path, node)));
+        make_hard_link(self.view.to.tree, &existing, &target, &|there| {
+            replaces.allows(there)
+        })
+    }
+
+    /// Gives a file that has got its new name the attributes that the source has.
+    fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
+        let target = self.view.find_path(path);
+        match_xattrs(
+            self.from.tree,
+            self.view.to.tree,
+            &self.from.join(path),
+            &target,
+        )?;
+        let set = self
+            .view
+            .to
+            .tree
+            .set_attributes(&target, NodeKind::File, &node.kept);
+        set.map_err(MoveError::io("changing", &target))
+    }
+}
+
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Gives renamed files their new names, unless others are to have theirs before: then they come in turn with these. Returns
     /// the files that are to be copied.
@@ -92,7 +150,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let is_behind = &mut is_behind[usize::from(self.choice.is_first(path))];
             // Removals may come before it.
             let has_others = *is_behind || self.history.removals.has_some();
-            let comes_in_turn = has_others && self.is_ordered(path);
+            let comes_in_turn = has_others && self.turns().is_ordered(path);
             let renamed = known.remove(path);
             // Where the target makes no links, each would hold up those behind it.
             let outcome = match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
@@ -100,7 +158,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     round.renamed.push(file);
                     continue;
                 }
-                Some(file) => self.follow(&file, node),
+                Some(file) => self.turns().follow(&file, node),
                 None => FollowOutcome::NotLinked,
             };
             if outcome.has_name() {
@@ -108,7 +166,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 followed.push((path, node, outcome));
             }
             if outcome != FollowOutcome::Named {
-                *is_behind |= self.is_awaited(path, node);
+                *is_behind |= self.turns().is_awaited(path, node);
                 left.push((path, node));
             }
         }
@@ -152,54 +210,5 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             round.closed.remove(path, &node.version);
             self.due.note_there(path, &node.version);
         }
-    }
-
-    /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.
-    pub(super) fn follow(&self, file: &RenamedFile, node: &SeenNode) -> FollowOutcome {
-        match self.link_renamed(&file.from, &file.path, node) {
-            Ok(LinkOutcome::Made | LinkOutcome::There) => {
-                match self.keep_link_attributes(&file.path, node) {
-                    Ok(()) => FollowOutcome::Named,
-                    Err(_) => FollowOutcome::Linked,
-                }
-            }
-            Ok(LinkOutcome::Refused) => FollowOutcome::Refused,
-            Ok(LinkOutcome::NoFile) | Err(_) => FollowOutcome::NotLinked,
-        }
-    }
-
-    /// Gives what was copied of a file its new name.
-    fn link_renamed(
-        &self,
-        from: &Path,
-        path: &Path,
-        node: &SeenNode,
-    ) -> Result<LinkOutcome, MoveError> {
-        let (existing, target) = (self.at_target(from), self.at_target(path));
-        let there = self.to.find_node(&existing)?;
-        // Another file may have got the old name since.
-        let moved = self.target.moved.get(from);
-        let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
-        let is_as_made =
-            |there| moved.is_some_and(|moved| self.view().is_as_made(&existing, moved, there));
-        if !there.as_ref().is_some_and(is_as_made) {
-            return Ok(LinkOutcome::NoFile);
-        }
-        let replaces = self.target.replaceable(path);
-        self.target.note_placing(std::iter::once((path, node)));
-        make_hard_link(self.to.tree, &existing, &target, &|there| {
-            replaces.allows(there)
-        })
-    }
-
-    /// Gives a file that has got its new name the attributes that the source has.
-    fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
-        let target = self.at_target(path);
-        match_xattrs(self.from.tree, self.to.tree, &self.from.join(path), &target)?;
-        let set = self
-            .to
-            .tree
-            .set_attributes(&target, NodeKind::File, &node.kept);
-        set.map_err(MoveError::io("changing", &target))
     }
 }

@@ -3,26 +3,27 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use super::order::{NameOrder, OrderedNode, RoundOrder, LONGEST_WAIT};
+use super::order::{FileOrder, NameOrder, OrderedNode, RoundOrder, LONGEST_WAIT};
 use super::round_state::RoundState;
 use super::snapshot::SeenNode;
-use super::{Drain, PendingState};
+use super::target_view::TargetView;
+use super::{Drain, FileChoice, PendingState};
+use crate::side::MoveSide;
 use crate::tree::FileTree;
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Says in which order files get their names.
-    pub fn set_order(&mut self, rule: NameOrder) {
-        self.order.rule = rule;
-    }
+/// Says whose turn it is, and makes the changes of names that come in turn with files. It changes no state of the drain, so
+/// the thread that gives the names has it.
+pub(super) struct TurnMaker<'d, 't, S: FileTree, T: FileTree> {
+    pub from: &'d MoveSide<'t, S>,
+    pub view: TargetView<'d, 't, T>,
+    pub order: &'d FileOrder,
+    pub choice: &'d FileChoice,
+}
 
-    /// Has files wait for others no more, as long as a write waits for room.
-    pub fn hurry(&mut self, is_hurried: bool) {
-        self.order.is_hurried = is_hurried;
-    }
-
+impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
     /// True if a file gets its name in order.
     pub(super) fn is_ordered(&self, path: &Path) -> bool {
-        self.order.rule == NameOrder::Changes && !self.target.relocated.is_relocated(path)
+        self.order.rule == NameOrder::Changes && !self.view.state.relocated.is_relocated(path)
     }
 
     /// True if files behind this one wait for it.
@@ -39,6 +40,27 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             is_first: self.choice.is_first(path),
         }
     }
+}
+
+impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
+    pub(super) fn turns(&self) -> TurnMaker<'_, 't, S, T> {
+        TurnMaker {
+            from: &self.from,
+            view: self.view(),
+            order: &self.order,
+            choice: &self.choice,
+        }
+    }
+
+    /// Says in which order files get their names.
+    pub fn set_order(&mut self, rule: NameOrder) {
+        self.order.rule = rule;
+    }
+
+    /// Has files wait for others no more, as long as a write waits for room.
+    pub fn hurry(&mut self, is_hurried: bool) {
+        self.order.is_hurried = is_hurried;
+    }
 
     /// The files that wait for no other, in the order in which they get their names.
     pub(super) fn put_in_order<'s>(
@@ -51,7 +73,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let unnamed = unnamed.filter(|path| self.target.relocated[*path].rounds <= LONGEST_WAIT);
         for path in unnamed.chain(&round.unmade) {
             if let Some(directory) = round.snapshot.get(path) {
-                order.note_directory(&self.order, self.ordered_node(path, directory));
+                order.note_directory(&self.order, self.turns().ordered_node(path, directory));
             }
         }
         // Those that have waited long take with them what changed before them.
@@ -61,10 +83,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.order.released = released;
         movable.retain(|(path, node)| {
             let version = &node.version;
-            if !self.is_ordered(path) || Some(version.ctime) <= released {
+            if !self.turns().is_ordered(path) || Some(version.ctime) <= released {
                 return true;
             }
-            let file = self.ordered_node(path, node);
+            let file = self.turns().ordered_node(path, node);
             let is_behind = order.is_behind(file);
             let is_waiting = order.note_if_waiting(file) || is_behind;
             if is_behind {
@@ -83,7 +105,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .end_round(order, movable.iter().map(|(path, _)| *path));
         movable.sort_by_cached_key(|(path, node)| {
             let version = &node.version;
-            let changed = self.is_ordered(path).then_some(version.ctime);
+            let changed = self.turns().is_ordered(path).then_some(version.ctime);
             // Of two that a coarse clock does not tell apart, the larger one has more of the data.
             (changed, Reverse(version.size), version.ino, (*path).clone())
         });

@@ -24,6 +24,7 @@ use weir_client::process::mounted::Whiteout;
 use weir_client::types::{Stat, Time};
 
 use super::follow::FollowOutcome;
+use super::in_order::TurnMaker;
 use super::order::{OrderedNode, RoundOrder, MOST_ROUNDS};
 use super::removals::{find_inode, NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
@@ -118,7 +119,7 @@ impl TurnChanges {
 
 /// The files of a list that get their names in order, with the changes of names before them.
 pub(super) struct OrderedList<'r, 't, S: FileTree, T: FileTree> {
-    pub drain: &'r Drain<'t, S, T>,
+    pub turns: TurnMaker<'r, 't, S, T>,
     pub snapshot: &'r TreeSnapshot,
     pub files: &'r [&'r PathBuf],
     pub changes: &'r TurnChanges,
@@ -132,15 +133,15 @@ impl<S: FileTree, T: FileTree> OrderedList<'_, '_, S, T> {
 
 impl<S: FileTree, T: FileTree> TurnRules for OrderedList<'_, '_, S, T> {
     fn begin(&self, file: usize) -> bool {
-        let file = self.drain.ordered_node(self.files[file], self.node(file));
-        self.drain.change_before(self.changes, self.snapshot, file)
+        let file = self.turns.ordered_node(self.files[file], self.node(file));
+        self.turns.change_before(self.changes, self.snapshot, file)
     }
     fn note_unnamed(&self, file: usize) {
         self.changes.note_unnamed(self.node(file).version.ctime);
     }
     fn is_awaited(&self, file: usize) -> bool {
         // Also one that programs have removed: what they wrote after it may speak of it.
-        self.drain.is_awaited(self.files[file], self.node(file))
+        self.turns.is_awaited(self.files[file], self.node(file))
     }
 }
 
@@ -195,6 +196,101 @@ const LONG_AGO: Time = Time {
     sec: i64::MIN,
     nsec: 0,
 };
+
+impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
+    /// Makes the changes of names that come before a file; false: one of them failed, and the file waits for it.
+    pub(super) fn change_before(
+        &self,
+        changes: &TurnChanges,
+        now: &TreeSnapshot,
+        file: OrderedNode<'_>,
+    ) -> bool {
+        let mut state = changes.state();
+        // One in a directory without a name comes before files that had changed before.
+        if !self.is_ordered(file.path) {
+            return !state.is_held;
+        }
+        let left = &changes.changes[state.next..];
+        let count = left.partition_point(|(at, _)| *at < file.version.ctime);
+        let are_made = self.make_changes(changes, &mut state, count, Some(file.path), now);
+        if changes.removed.contains(file.path) {
+            state.replaced.insert(file.path.to_owned());
+        }
+        are_made
+    }
+
+    /// Makes the changes of names that come behind the last file, up to the last renamed file.
+    pub(super) fn follow_behind(&self, changes: &TurnChanges, now: &TreeSnapshot) {
+        let mut state = changes.state();
+        let left = &changes.changes[state.next..];
+        let last = left.iter().rposition(|(_, change)| change.is_follow());
+        let count = last.map_or(0, |last| last + 1);
+        self.make_changes(changes, &mut state, count, None, now);
+    }
+
+    /// Makes changes of names. `file`: the path of the file that gets its name next.
+    fn make_changes(
+        &self,
+        changes: &TurnChanges,
+        state: &mut TurnState,
+        count: usize,
+        file: Option<&Path>,
+        now: &TreeSnapshot,
+    ) -> bool {
+        let mut directories = BTreeSet::new();
+        let mut has_failed = false;
+        let due = &changes.changes[state.next..][..count];
+        for (number, (at, change)) in due.iter().enumerate() {
+            if state.is_held || has_failed && change.is_follow() {
+                break;
+            }
+            state.next += 1;
+            let (path, has_changed) = match change {
+                TurnChange::Follow(file) => {
+                    let node = now.get(&file.path).expect("chosen from it");
+                    let outcome = self.follow(file, node);
+                    state.followed.push((file.path.clone(), outcome));
+                    // Else it is copied in the next round.
+                    state.is_held = outcome != FollowOutcome::Named;
+                    if outcome.has_name() && changes.removed.contains(&file.path) {
+                        state.replaced.insert(file.path.clone());
+                    }
+                    (&file.path, outcome.has_name())
+                }
+                TurnChange::Remove(name) => {
+                    let next = due.get(number + 1).map(|(_, next)| next.path());
+                    let is_replaced = next.or(file) == Some(&name.path);
+                    let is_behind = state.unnamed_since.is_some_and(|since| since <= *at);
+                    if is_replaced || is_behind || state.replaced.contains(&name.path) {
+                        continue;
+                    }
+                    let removed = self.view.remove_name(name, now);
+                    let has_changed = matches!(removed, Ok(Some(_)));
+                    match removed {
+                        Ok(removed) => state.removed.push((name.path.clone(), removed)),
+                        Err(error) => {
+                            state.failed.push((name.path.clone(), error));
+                            has_failed = true;
+                        }
+                    }
+                    (&name.path, has_changed)
+                }
+            };
+            let parent = path.parent().filter(|_| has_changed);
+            directories.extend(parent.map(|dir| self.view.find_path(dir)));
+        }
+        state.is_held |= has_failed;
+        for dir in directories {
+            if let Err(error) = self.view.to.tree.sync_directory(&dir) {
+                let error = MoveError::io("syncing", &dir)(error);
+                let dir = self.view.to.strip(&dir).to_owned();
+                state.unsynced.push((dir, error));
+                state.is_held = true;
+            }
+        }
+        !state.is_held
+    }
+}
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// Plans the changes of names that come in turn with these files of a round. `is_first`: those that are moved first.
@@ -347,99 +443,6 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             unchanged: joined(unchanged),
             changing: joined(changing),
         }
-    }
-
-    /// Makes the changes of names that come before a file; false: one of them failed, and the file waits for it.
-    pub(super) fn change_before(
-        &self,
-        changes: &TurnChanges,
-        now: &TreeSnapshot,
-        file: OrderedNode<'_>,
-    ) -> bool {
-        let mut state = changes.state();
-        // One in a directory without a name comes before files that had changed before.
-        if !self.is_ordered(file.path) {
-            return !state.is_held;
-        }
-        let left = &changes.changes[state.next..];
-        let count = left.partition_point(|(at, _)| *at < file.version.ctime);
-        let are_made = self.make_changes(changes, &mut state, count, Some(file.path), now);
-        if changes.removed.contains(file.path) {
-            state.replaced.insert(file.path.to_owned());
-        }
-        are_made
-    }
-
-    /// Makes the changes of names that come behind the last file, up to the last renamed file.
-    pub(super) fn follow_behind(&self, changes: &TurnChanges, now: &TreeSnapshot) {
-        let mut state = changes.state();
-        let left = &changes.changes[state.next..];
-        let last = left.iter().rposition(|(_, change)| change.is_follow());
-        let count = last.map_or(0, |last| last + 1);
-        self.make_changes(changes, &mut state, count, None, now);
-    }
-
-    /// Makes changes of names. `file`: the path of the file that gets its name next.
-    fn make_changes(
-        &self,
-        changes: &TurnChanges,
-        state: &mut TurnState,
-        count: usize,
-        file: Option<&Path>,
-        now: &TreeSnapshot,
-    ) -> bool {
-        let mut directories = BTreeSet::new();
-        let mut has_failed = false;
-        let due = &changes.changes[state.next..][..count];
-        for (number, (at, change)) in due.iter().enumerate() {
-            if state.is_held || has_failed && change.is_follow() {
-                break;
-            }
-            state.next += 1;
-            let (path, has_changed) = match change {
-                TurnChange::Follow(file) => {
-                    let node = now.get(&file.path).expect("chosen from it");
-                    let outcome = self.follow(file, node);
-                    state.followed.push((file.path.clone(), outcome));
-                    // Else it is copied in the next round.
-                    state.is_held = outcome != FollowOutcome::Named;
-                    if outcome.has_name() && changes.removed.contains(&file.path) {
-                        state.replaced.insert(file.path.clone());
-                    }
-                    (&file.path, outcome.has_name())
-                }
-                TurnChange::Remove(name) => {
-                    let next = due.get(number + 1).map(|(_, next)| next.path());
-                    let is_replaced = next.or(file) == Some(&name.path);
-                    let is_behind = state.unnamed_since.is_some_and(|since| since <= *at);
-                    if is_replaced || is_behind || state.replaced.contains(&name.path) {
-                        continue;
-                    }
-                    let removed = self.remove_name(name, now);
-                    let has_changed = matches!(removed, Ok(Some(_)));
-                    match removed {
-                        Ok(removed) => state.removed.push((name.path.clone(), removed)),
-                        Err(error) => {
-                            state.failed.push((name.path.clone(), error));
-                            has_failed = true;
-                        }
-                    }
-                    (&name.path, has_changed)
-                }
-            };
-            let parent = path.parent().filter(|_| has_changed);
-            directories.extend(parent.map(|dir| self.at_target(dir)));
-        }
-        state.is_held |= has_failed;
-        for dir in directories {
-            if let Err(error) = self.to.tree.sync_directory(&dir) {
-                let error = MoveError::io("syncing", &dir)(error);
-                let dir = self.to.strip(&dir).to_owned();
-                state.unsynced.push((dir, error));
-                state.is_held = true;
-            }
-        }
-        !state.is_held
     }
 
     /// Notes the changes that were made since the last call.

@@ -35,7 +35,7 @@
 //!
 //! A drain has parts that own their state, and hands each what it may touch:
 //!
-//! | part | it decides | without |
+//! | part | subject | it cannot reach |
 //! | --- | --- | --- |
 //! | `TargetState` | which nodes are safe, in the way, gone, whole, replaceable | I/O |
 //! | `DueChanges`, `FileOrder`, `RoundOrder` | what waits for what | I/O |
@@ -43,6 +43,7 @@
 //! | `HeldFiles`, `EventLog` | what waits for an analysis, what is told | the target |
 //! | `TargetView` | the same questions as `TargetState`, where the target must be asked | the source; changes of any state |
 //! | `TargetEditor` | changes of names of the target | the source |
+//! | `TurnMaker` | whose turn it is, and changes of names that come in turn with files | changes of any state |
 //! | `CopyLinks`, `AheadMover` | the links of evicted files, ranges that go ahead | names of files |
 //!
 //! `Drain` itself has the order of their calls in a round.

@@ -14,8 +14,9 @@ use weir_client::types::{Stat, Time};
 use super::order::MOST_ROUNDS;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_state::TargetState;
+use super::target_view::TargetView;
 use super::whiteouts::RealDirectories;
-use super::{Drain, FileChoice, MovedNode, MovedNodes};
+use super::{FileChoice, MovedNode, MovedNodes};
 use crate::error::MoveError;
 use crate::side::MoveSide;
 use crate::tree::{FileTree, LostName, NodeKind};
@@ -314,7 +315,7 @@ pub(super) fn find_inode<S: FileTree>(from: &MoveSide<'_, S>) -> Option<u64> {
     root.map(|root| root.ino)
 }
 
-impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
+impl<T: FileTree> TargetView<'_, '_, T> {
     /// Removes a name from the target, if it is still that of what programs have removed; returns the node.
     pub(super) fn remove_name(
         &self,
@@ -325,22 +326,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let Some(whiteout) = &name.whiteout else {
             let is_whited_out = now.whiteouts.contains_key(path);
             let target = self.to.join(path);
-            let is_removed =
-                self.view()
-                    .remove_ours(&target, &self.target.moved[path], is_whited_out)?;
+            let is_removed = self.remove_ours(&target, &self.state.moved[path], is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
         let target = &self.to.join(path);
         let there = self.to.find_node(target)?;
         // Else a drain has put the next version there.
-        let is_taken = |there: &Stat| self.target.ownership.is_taken(path, there);
+        let is_taken = |there: &Stat| self.state.ownership.is_taken(path, there);
         if !there.as_ref().is_some_and(is_taken) {
             return Ok(None);
         }
-        match self
-            .view()
-            .remove_from_target(path, whiteout, None, &mut RealDirectories::default())
-        {
+        match self.remove_from_target(path, whiteout, None, &mut RealDirectories::default()) {
             // It goes with what is in it.
             Err(error) if error.is_directory_not_empty() => Ok(None),
             removed => removed,

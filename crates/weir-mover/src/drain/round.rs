@@ -229,7 +229,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 continue;
             }
             if self.early.has_copy(path) {
-                let file = self.ordered_node(path, node);
+                let file = self.turns().ordered_node(path, node);
                 order.note_movable(&self.order, file);
                 if let Some(since) = self.early.outdated_since(path) {
                     order.note_outdated(file, since);
@@ -243,9 +243,9 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 order.leave_out(path);
                 obstacle.get_or_insert(PendingState::Waiting);
             }
-            if self.is_ordered(path) {
+            if self.turns().is_ordered(path) {
                 let (known, version) = (&self.order, &node.version);
-                let file = self.ordered_node(path, node);
+                let file = self.turns().ordered_node(path, node);
                 match &obstacle {
                     None if !round.is_in_time(version) && !known.was_late(version.inode()) => {
                         order.note_late(known, file);
@@ -269,7 +269,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut chosen = self.follow_files(round, &snapshot, chosen);
         let mut bytes = 0;
         chosen.sort_by_key(|(path, node)| {
-            let is_ordered = self.is_ordered(path);
+            let is_ordered = self.turns().is_ordered(path);
             let changed = Some(node.version.mtime).filter(|_| !is_ordered);
             (!self.choice.is_first(path), is_ordered, changed)
         });
@@ -345,7 +345,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
         // The path may lead to a file of another directory by then, or to a version behind others.
         let is_as_seen = self.target.moved.is_in_renamed(path, &self.history.renames)
-            || self.is_ordered(path) && !self.order.takes_any_version(node.version.inode());
+            || self.turns().is_ordered(path) && !self.order.takes_any_version(node.version.inode());
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
         FileToMove {
             pair: StagePair {
@@ -371,7 +371,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for (group, is_first) in [(first, true), (others, false)] {
             let changes = self.plan_changes(round, &group, is_first);
             if self.copy_group(round, &group, &changes, progress) {
-                self.follow_behind(&changes, &round.snapshot);
+                self.turns().follow_behind(&changes, &round.snapshot);
                 self.note_changes(round, &changes);
             }
             changes.pend(round);
@@ -456,8 +456,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> bool {
         let snapshot = Arc::clone(&round.snapshot);
         let node = snapshot.get(path).expect("chosen from it");
-        let file = self.ordered_node(path, node);
-        let goes_on = self.change_before(changes, &snapshot, file);
+        let file = self.turns().ordered_node(path, node);
+        let goes_on = self.turns().change_before(changes, &snapshot, file);
         self.note_changes(round, changes);
         if !goes_on {
             return self.note_all(round, &[path], vec![None]);
@@ -571,7 +571,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             NameOrder::None => share_files(&files, &self.team, &here),
             NameOrder::Changes => {
                 let rules = OrderedList {
-                    drain: self,
+                    turns: self.turns(),
                     snapshot: &round.snapshot,
                     files: chosen,
                     changes,
@@ -612,7 +612,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let state = if let Some(moved) = moved.filter(|moved| !moved.awaits_turn) {
                 let state = self.note_moved(round, path, node, &moved);
                 if moved.failure.is_some() {
-                    goes_on &= !self.is_awaited(path, node);
+                    goes_on &= !self.turns().is_awaited(path, node);
                 }
                 if moved.failure.is_some() && state.is_some() {
                     self.order.count_failure(node.version.inode());
@@ -622,7 +622,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 state
             } else {
-                goes_on &= !self.is_ordered(path);
+                goes_on &= !self.turns().is_ordered(path);
                 self.order.count_wait(path);
                 Some(PendingState::Waiting)
             };
