@@ -138,7 +138,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         loop {
             let before = displaced.len();
             displaced.retain(|file| {
-                let Some(name) = self.view().free_name(round, file, &snapshot) else {
+                let Some(name) = self.view().find_free_name(round, file, &snapshot) else {
                     return true;
                 };
                 match self.relink(progress, round, file, name) {

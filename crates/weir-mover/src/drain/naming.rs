@@ -274,9 +274,9 @@ impl<T: FileTree> TargetView<'_, '_, T> {
 }
 
 impl<T: FileTree> TargetEditor<'_, '_, T> {
-    /// Gives directories their names that were seen with them by a walk, and that are whole. `read`: the copies of evicted
-    /// files, which programs read. `is_ordered`: all that
-    /// was closed before is on the target, so that others may lose these names.
+    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that was
+    /// closed before is on the target, so that others may lose these names. `read`: the copies of evicted files, which
+    /// programs read.
     pub(super) fn name_directories(
         &mut self,
         then: &TreeSnapshot,

@@ -52,8 +52,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             || self.awaits_removal(&round.snapshot, path, NodeKind::File)
     }
 
-    /// A name of a file under which its copy can be now.
-    pub fn free_name<'f>(
+    /// A name of an evicted file under which its copy can be now.
+    pub fn find_free_name<'f>(
         &self,
         round: &RoundState,
         file: &'f DisplacedFile,
