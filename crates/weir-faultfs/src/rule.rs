@@ -95,6 +95,11 @@ pub struct FaultRule {
 }
 
 impl FaultRule {
+    /// Returns true if requests of an operation may fail by it.
+    pub fn hits(&self, operation: FsOperation) -> bool {
+        self.operations.contains(&operation)
+    }
+
     /// A fault of all requests of these operations.
     pub fn new(operations: &[FsOperation], effect: FaultEffect) -> FaultRule {
         FaultRule {

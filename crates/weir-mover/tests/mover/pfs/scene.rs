@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::other_node::leak;
-use crate::parts::count_parts;
+use crate::parts::parts;
 use crate::scratch::temporary_directory;
 use crate::trees::{contents, TreeNode};
 use weir_faultfs::{why_no_mount, FaultFs};
@@ -136,7 +136,7 @@ impl Scene {
                 path.display()
             );
         }
-        assert_eq!(count_parts(&self.below("")), 0, "{what}");
+        assert_eq!(parts(&self.below("")), [] as [PathBuf; 0], "{what}");
     }
 
     pub fn stage_with(&self, options: StageOptions, progress: &StageProgress) -> StageSummary {
