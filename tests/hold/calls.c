@@ -1,8 +1,9 @@
 /*
  * Makes one kind of call again and again, and says how long the slowest call took and what failed.
  *
- *   calls DIR TAG KIND      until standard input has a line; one line of result then:
+ *   calls DIR TAG KIND      until standard input has an empty line; one line of result then:
  *                           KIND ok N failed N slowest_ms N errnos E,E,...
+ *                           A line with a number N is answered by "made" after N more calls.
  *   calls DIR TAG prepare   makes what the kinds need: FILES files of DATA bytes in DIR/data, a file to lock
  *   calls DIR TAG all       each kind a few times, each of which must succeed
  *
@@ -229,20 +230,40 @@ static void open_files(void)
 	}
 }
 
-static int told_to_stop(void)
+static int is_told(void)
 {
 	struct pollfd in = { .fd = 0, .events = POLLIN };
 	return poll(&in, 1, 1) != 0;
 }
 
+/* The number in a line of standard input; 0 for an empty line and at the end. */
+static long read_number(void)
+{
+	long number = 0;
+	char byte;
+	while (read(0, &byte, 1) == 1 && byte != '\n')
+		number = number * 10 + (byte - '0');
+	return number;
+}
+
 static void again_and_again(const char *name, int (*call)(long))
 {
-	long ok = 0, failed = 0;
+	long ok = 0, failed = 0, due = -1;
 	static char seen[4096];
 	char errnos[512] = "";
 	puts("ready");
 	fflush(stdout);
-	for (long n = 0; !told_to_stop(); n++) {
+	for (long n = 0;; n++) {
+		if (n == due) {
+			puts("made");
+			fflush(stdout);
+		}
+		if (is_told()) {
+			long more = read_number();
+			if (!more)
+				break;
+			due = n + more;
+		}
 		int result = call(n), error = errno;
 		if (!result) {
 			ok++;

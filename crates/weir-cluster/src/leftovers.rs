@@ -1,7 +1,6 @@
 //! The files and processes that an instance of weir left on the nodes of a cluster: tests expect none.
 
-use std::time::{Duration, Instant};
-
+use crate::guard;
 use crate::{Cluster, Node};
 
 /// The files and processes of instances on a node, a line each; empty if there are none.
@@ -15,18 +14,18 @@ pub fn left_behind(node: &Node) -> String {
 /// Waits until nothing is left on any node that is not lost.
 ///
 /// # Panics
-/// After a minute, with what is still there.
+/// If it hangs; what was left is printed.
 #[track_caller]
 pub fn assert_gone(cluster: &Cluster) {
-    let begin = Instant::now();
     for node in cluster.nodes().iter().filter(|node| node.pid().is_some()) {
-        loop {
+        let mut shown = String::new();
+        guard::wait_until("nothing is left on a node", || {
             let left = left_behind(node);
-            if left.is_empty() {
-                break;
+            if left != shown {
+                eprintln!("{left}");
+                shown.clone_from(&left);
             }
-            assert!(begin.elapsed() < Duration::from_secs(60), "{left}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            left.is_empty()
+        });
     }
 }

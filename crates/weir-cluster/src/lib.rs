@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod directory;
+pub mod guard;
 pub mod leftovers;
 mod net;
 mod node;

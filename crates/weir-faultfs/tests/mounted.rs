@@ -10,10 +10,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, FlockOperation, RenameFlags, SeekFrom, XattrFlags, CWD};
 use rustix::io::Errno;
+use weir_cluster::guard::{wait_until, HANG};
 use weir_faultfs::{why_no_mount, FaultEffect, FaultFs, FaultRule, FsOperation, MAX_WRITE_BYTES};
-
-/// Longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A mount, and the directory below it.
 struct Scene {
@@ -263,7 +261,7 @@ fn a_request_that_hangs_holds_up_no_other_and_comes_back() {
             is_back.store(true, Ordering::Relaxed);
             written
         });
-        assert!(scene.fs.wait_for_hanging(1, LIMIT));
+        assert!(scene.fs.wait_for_hanging(1, HANG));
         fs::write(scene.path("other"), b"y").unwrap();
         assert_eq!(fs::read(scene.path("other")).unwrap(), b"y");
         assert!(!is_back.load(Ordering::Relaxed));
@@ -284,7 +282,7 @@ fn dropped_it_lets_requests_go_and_is_unmounted_though_a_file_is_open() {
     fs.inject(FaultRule::new(&[FsOperation::Write], FaultEffect::Hang));
     let mut file = File::create(path.join("file")).unwrap();
     let write = std::thread::spawn(move || file.write_all(b"x"));
-    assert!(fs.wait_for_hanging(1, LIMIT));
+    assert!(fs.wait_for_hanging(1, HANG));
     assert!(is_mounted(&path));
     drop(fs);
     assert!(!is_mounted(&path));
@@ -323,15 +321,6 @@ impl Drop for KilledProcess {
     }
 }
 
-/// Waits for something that no event tells of.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn a_process_that_is_killed_leaves_no_request_waiting() {
     const CHILD: &str = "WEIR_FAULTFS_CHILD";
@@ -342,7 +331,7 @@ fn a_process_that_is_killed_leaves_no_request_waiting() {
         fs.inject(FaultRule::new(&[FsOperation::Write], FaultEffect::Hang));
         let path = fs.path().join("file");
         std::thread::spawn(move || std::fs::write(path, b"x"));
-        assert!(fs.wait_for_hanging(1, LIMIT));
+        assert!(fs.wait_for_hanging(1, HANG));
         std::fs::write(dir.join("hangs"), b"").unwrap();
         loop {
             std::thread::park();

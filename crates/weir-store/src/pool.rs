@@ -169,16 +169,9 @@ mod tests {
     use crate::backing::DirBacking;
     use crate::testdir::TestDir;
     use crate::tier::{TierConfig, Tiers};
+    // The warmers show their results only in the board's bits.
+    use weir_cluster::guard::wait_until;
     use weir_core::types::ClientId;
-
-    /// Waits for a result of the warmers, which they show only in the board's bits.
-    fn until(what: &str, condition: impl Fn() -> bool) {
-        let start = std::time::Instant::now();
-        while !condition() {
-            assert!(start.elapsed().as_secs() < 60, "still waiting: {what}");
-            std::thread::yield_now();
-        }
-    }
 
     #[test]
     fn who_waited_for_a_core_goes_without_for_longer() {
@@ -203,7 +196,7 @@ mod tests {
         let mut tiers = small_tiers(&dir, 256, 65);
         let board = Arc::clone(tiers.board());
         let pool = WarmPool::start(dir.path(), Arc::clone(&board), 2).unwrap();
-        until("two slabs", || {
+        wait_until("two slabs", || {
             board.warm(0) == u64::MAX && board.warm(1) == u64::MAX
         });
         assert_eq!(board.last_error(), None);
@@ -212,7 +205,7 @@ mod tests {
             let grant = tiers.grant(1, 64 << 20, ClientId(0)).unwrap();
             assert!(grant.warm);
         }
-        until("the refill", || board.warm(2) == u64::MAX);
+        wait_until("the refill", || board.warm(2) == u64::MAX);
         pool.stop();
     }
 
@@ -222,7 +215,7 @@ mod tests {
         let tiers = small_tiers(&dir, 5, 5);
         let board = Arc::clone(tiers.board());
         let pool = WarmPool::start(dir.path(), Arc::clone(&board), 1).unwrap();
-        until("five units", || board.warm(0) == 0b1_1111);
+        wait_until("five units", || board.warm(0) == 0b1_1111);
         pool.stop();
         let file = open_shared(dir.fd(), "slab-0", Access::ReadOnly).unwrap();
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks * 512, 5 << 20);
@@ -248,7 +241,7 @@ mod tests {
         let board = Arc::new(WarmBoard::new(1));
         board.queue(0, u64::MAX);
         let pool = WarmPool::start(dir.path(), Arc::clone(&board), 1).unwrap();
-        until("the report", || board.last_error().is_some());
+        wait_until("the report", || board.last_error().is_some());
         pool.stop();
         assert_eq!((board.last_error(), board.warm(0)), (Some(Errno::NOENT), 0));
     }

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use weir_cluster::guard;
 use weir_cluster::leftovers::{assert_gone, left_behind};
 use weir_cluster::slurm::{self, Slurm};
 use weir_cluster::{can_test_with, missing as machine_lacks, Cluster, Node, Spec};
@@ -778,7 +779,6 @@ impl KilledRun<'_> {
 
     /// Waits until no server is left on any node.
     fn await_end(&self) {
-        let begin = std::time::Instant::now();
         let nodes = self.cluster.nodes().iter();
         for node in nodes.filter(|node| node.pid().is_some()) {
             let is_there = || {
@@ -789,10 +789,7 @@ impl KilledRun<'_> {
                     .status
                     .success()
             };
-            while is_there() {
-                assert!(begin.elapsed().as_secs() < 60, "they do not end");
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+            guard::wait_until("the servers of a node end", || !is_there());
         }
     }
 

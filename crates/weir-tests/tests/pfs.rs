@@ -5,15 +5,13 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
+use weir_cluster::guard::{wait_until, HANG};
 use weir_faultfs::{why_no_mount, FaultEffect, FaultFs, FaultRule, FsOperation};
 use weir_tests::launch::weir_binary;
-
-/// Longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// A file system, and a directory beside it by which a test and a program talk.
 struct Scene {
@@ -43,16 +41,6 @@ impl ProcessGroup {
     fn output(mut self) -> Output {
         wait_until("the end of weir run", || self.has_ended());
         self.0.take().unwrap().wait_with_output().unwrap()
-    }
-}
-
-/// Waits for something that no event tells of.
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -165,7 +153,7 @@ fn a_call_that_hangs_disturbs_neither_the_program_nor_the_status() {
         touch $1/safe
         await $1/end";
     let mut run = scene.run(&[], &format!("{AWAIT}{script}"));
-    let hangs = scene.fs.wait_for_hanging(1, LIMIT);
+    let hangs = scene.fs.wait_for_hanging(1, HANG);
     scene.say("hangs");
     scene.wait_for("went", &mut run);
     assert!(hangs && scene.fs.hanging() == 1);
@@ -253,15 +241,15 @@ fn signals_end_a_drain_whose_calls_hang() {
         let status = weir(&status).output().unwrap();
         String::from_utf8_lossy(&status.stdout).contains("\"step\":\"finishing\"")
     });
-    let hangs = scene.fs.wait_for_hanging(1, LIMIT);
+    let hangs = scene.fs.wait_for_hanging(1, HANG);
     let child = run.0.as_ref().unwrap().id();
     let child = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     // The first one ends the drain in order, which hangs; one that comes later ends it at once.
-    let begun = Instant::now();
-    while !run.has_ended() && begun.elapsed() < LIMIT {
+    wait_until("the end of weir run", || {
         kill_process(child, Signal::TERM).unwrap();
         std::thread::sleep(Duration::from_millis(200));
-    }
+        run.has_ended()
+    });
     let output = run.output();
     scene.fs.lift(rule);
     assert!(hangs);

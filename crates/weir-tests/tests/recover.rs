@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use weir_cluster::guard;
 use weir_tests::build::{program_in, Compiler};
 use weir_tests::launch::weir_binary;
 use weir_tests::source_root;
@@ -129,28 +130,10 @@ fn kill(pid: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(60),
-            "still waiting: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// The writers of a killed server end by themselves: their calls fail.
-fn end(mut writer: Child) {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = writer.try_wait().unwrap() {
-            assert_eq!(status.code(), Some(LOST), "{status}");
-            return;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(30), "a writer hangs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn end(writer: Child) {
+    let output = guard::wait_for_output(writer);
+    assert_eq!(output.status.code(), Some(LOST), "{}", output.status);
 }
 
 /// Ends the instance, also when the test fails.
@@ -180,7 +163,7 @@ fn one_server_killed_again_and_again() {
         let seeds = round * 3..round * 3 + 3;
         let writers: Vec<Child> = seeds.clone().map(|seed| room.writer(0, seed)).collect();
         for seed in seeds {
-            until("writers write", || room.lines(seed) >= ENOUGH);
+            guard::wait_until("writers write", || room.lines(seed) >= ENOUGH);
         }
         kill(room.server_pid(0));
         writers.into_iter().for_each(end);
@@ -221,7 +204,7 @@ fn extended_attributes_are_kept_by_every_server() {
         if ranks == 1 {
             room.said(&["start", "x"]);
         } else {
-            until("all servers are back", || {
+            guard::wait_until("all servers are back", || {
                 let out = room.weir(&["status", "x", "--json"]).output().unwrap();
                 let now = out.status.success().then(|| room.pids());
                 now.is_some_and(|now| now.len() == ranks && !now.iter().any(|p| pids.contains(p)))
@@ -258,7 +241,7 @@ fn the_next_step_of_a_script_finds_what_the_one_before_had_written() {
     let write = "seq 100000 > /weir/data; mkdir /weir/d; echo text > /weir/d/f";
     said(&["run", "--", "sh", "-c", write]);
     kill(room.server_pid_of("job-9"));
-    until("the server is gone", || {
+    guard::wait_until("the server is gone", || {
         room.weir(&["status", "job-9"])
             .output()
             .unwrap()
@@ -347,7 +330,7 @@ fn a_journal_that_lost_its_end_is_not_taken_for_a_short_one() {
         let names = "for i in $(seq 32); do touch /weir/n$i; sync -f /weir; done";
         room.said(&["run", "-i", "x", "--", "sh", "-c", names]);
         kill(room.server_pid(0));
-        until("the server is gone", || {
+        guard::wait_until("the server is gone", || {
             room.weir(&["status", "x"]).output().unwrap().status.code() == Some(5)
         });
         let (journal, _) = journals(&room, 0);
@@ -385,7 +368,7 @@ fn one_of_four_servers_killed_again_and_again() {
             .map(|(rank, seed)| (usize::from(rank), room.writer(rank, seed)))
             .collect();
         for seed in seeds {
-            until("writers write", || room.lines(seed) >= ENOUGH);
+            guard::wait_until("writers write", || room.lines(seed) >= ENOUGH);
         }
         let killed = room.server_pid(victim);
         kill(killed);
@@ -393,7 +376,7 @@ fn one_of_four_servers_killed_again_and_again() {
         // moment.
         let at = writers.iter().position(|(rank, _)| *rank == victim);
         end(writers.remove(at.unwrap()).1);
-        until("it is back", || {
+        guard::wait_until("it is back", || {
             let out = room.weir(&["status", "x", "--json"]).output().unwrap();
             out.status.success() && room.pids().len() == 4 && room.server_pid(victim) != killed
         });
@@ -430,7 +413,7 @@ fn all_of_four_servers_killed_with_their_agent_again_and_again() {
         };
         let writers: Vec<Child> = (0..4).zip(&seeds).map(start).collect();
         for seed in &seeds {
-            until("writers write", || room.lines(*seed) >= ENOUGH / 4);
+            guard::wait_until("writers write", || room.lines(*seed) >= ENOUGH / 4);
         }
         std::thread::sleep(Duration::from_millis(waits_ms));
         let servers = room.pids();
@@ -444,7 +427,7 @@ fn all_of_four_servers_killed_with_their_agent_again_and_again() {
         }
         writers.into_iter().for_each(end);
         for pid in servers {
-            until("the servers are gone", || !is_there(pid));
+            guard::wait_until("the servers are gone", || !is_there(pid));
         }
         let recovered = room.weir(&["recover", "x"]).output().unwrap();
         assert!(recovered.status.success(), "round {round}: {recovered:?}");
@@ -518,7 +501,7 @@ impl WithoutFirst {
             writer.wait().unwrap();
         }
         for pid in servers {
-            until("the servers are gone", || !is_there(pid));
+            guard::wait_until("the servers are gone", || !is_there(pid));
         }
         test
     }
@@ -565,7 +548,7 @@ impl WithoutFirst {
         command.env("WEIR_DRAIN_WHILE_RUNNING", "false");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let writer = command.spawn().unwrap();
-        until("a program has written", || written.exists());
+        guard::wait_until("a program has written", || written.exists());
         writer
     }
 
@@ -715,7 +698,7 @@ while True:
     ]);
     let filler = command.stderr(Stdio::null()).spawn().unwrap();
     let (_, new) = journals(room, rank);
-    until("the journal is long", || new.exists());
+    guard::wait_until("the journal is long", || new.exists());
     filler
 }
 
@@ -736,7 +719,7 @@ fn journals(room: &Room, rank: usize) -> (PathBuf, PathBuf) {
 /// Stops a server in the middle of starting a new journal.
 fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
     let (old, new) = journals(room, rank);
-    until("the journal is begun anew", || {
+    guard::wait_until("the journal is begun anew", || {
         if !new.exists() {
             return false;
         }
@@ -764,7 +747,7 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
         let writers =
             seeds.map(|(rank, seed)| (rank, room.writer(u16::try_from(rank).unwrap(), seed)));
         for ((_, seed), (_, mut writer)) in seeds.into_iter().zip(writers) {
-            until("writers write", || room.lines(seed) >= ENOUGH);
+            guard::wait_until("writers write", || room.lines(seed) >= ENOUGH);
             // Its output so far is enough to look for.
             writer.kill().unwrap();
             writer.wait().unwrap();
@@ -773,7 +756,7 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
         stop_in_renewal(&room, victim, killed);
         kill(killed);
         filler.wait().unwrap();
-        until("it is back", || {
+        guard::wait_until("it is back", || {
             let out = room.weir(&["status", "x", "--json"]).output().unwrap();
             out.status.success() && room.pids().len() == 2 && room.server_pid(victim) != killed
         });

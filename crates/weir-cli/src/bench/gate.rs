@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::Ipv4Addr;
+    use weir_cluster::guard;
 
     fn gate(patience_ms: u64) -> WorkerGate {
         let patience = Duration::from_millis(patience_ms);
@@ -160,11 +161,9 @@ mod tests {
     }
 
     fn turned_away(gate: &WorkerGate, count: u64) {
-        let begin = Instant::now();
-        while gate.turned_away() < count {
-            assert!(begin.elapsed() < Duration::from_secs(20));
-            std::thread::yield_now();
-        }
+        guard::wait_until("connections are turned away", || {
+            gate.turned_away() >= count
+        });
     }
 
     #[test]

@@ -167,15 +167,7 @@ fn c_library() -> PathBuf {
     path.expect("a dynamically linked test")
 }
 
-/// Waits for a condition, without end but that of the patience of a person.
-#[track_caller]
-pub fn wait_until(what: &str, met: impl Fn() -> bool) {
-    let start = std::time::Instant::now();
-    while !met() {
-        assert!(start.elapsed().as_secs() < 60, "not after a minute: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
+pub use weir_cluster::guard::wait_until;
 
 /// The first line that a program writes to its standard output, which is a pipe.
 pub fn first_line(child: &mut Child) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_core::types::Rank;
 use weir_fabric::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, Token};
 
-/// A time limit for everything here, by the transport's clock.
+/// The guard of everything here, by the transport's clock: it ends a test that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The timing of cases in which no server is lost. On a busy machine it may take some seconds until
@@ -38,6 +38,8 @@ pub trait Transport {
     /// A server's end.
     type End: Fabric;
 
+    /// Its clock is simulated: nothing but the transport's own waits takes time.
+    const IS_SIMULATED: bool = false;
     /// Strangers can send to its servers.
     const OPEN: bool = true;
 
@@ -158,6 +160,14 @@ impl<T: Transport> Servers<T> {
 
     pub fn since(&self, begin: Duration) -> Duration {
         self.net.now().saturating_sub(begin)
+    }
+
+    /// Checks that less than `limit` has passed since `begin`, if the clock is simulated. A real one
+    /// also shows the other work of the machine, so that no test asserts a time by it.
+    #[track_caller]
+    pub fn check_time(&self, begin: Duration, limit: Duration) {
+        let took = self.since(begin);
+        assert!(!T::IS_SIMULATED || took < limit, "{took:?} of {limit:?}");
     }
 
     /// Runs until `so` is true.

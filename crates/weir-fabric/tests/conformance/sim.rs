@@ -22,6 +22,7 @@ pub struct Simulated(Network);
 impl Transport for Simulated {
     type End = SimulatedEndpoint;
 
+    const IS_SIMULATED: bool = true;
     const OPEN: bool = false;
 
     fn new(servers: u16, timing: Timing) -> Simulated {

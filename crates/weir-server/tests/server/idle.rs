@@ -1,7 +1,7 @@
 //! An idle server sleeps. Alone in its process, because the test looks at all its threads.
 
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::alone::is_alone;
 use weir_core::proto;
@@ -38,14 +38,9 @@ fn an_idle_server_sleeps() {
     });
     ready.recv().unwrap();
     let mut control = Control::connect(&options.run_dir).unwrap();
-    let begin = Instant::now();
-    while control.call(proto::Status {}).unwrap().tiers[0].warm_bytes < 64 << 20 {
-        assert!(
-            begin.elapsed() < Duration::from_secs(60),
-            "the pool does not become warm"
-        );
-        std::thread::yield_now();
-    }
+    weir_cluster::guard::wait_until("the pool becomes warm", || {
+        control.call(proto::Status {}).unwrap().tiers[0].warm_bytes >= 64 << 20
+    });
     let wakes = weir_cluster::threads::wakes_in(Duration::from_secs(2)).unwrap();
     println!("{wakes} wakes in 2 s");
     assert!(wakes <= 8, "{wakes} wakes in 2 s");

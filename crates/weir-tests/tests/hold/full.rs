@@ -2,12 +2,10 @@
 //! cannot be allocated would kill the server or program that makes it (`tests/hold/full.py`).
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
+use weir_cluster::guard;
 use weir_tests::launch::weir_binary;
 use weir_tests::source_root;
-
-use super::room::finish;
 
 /// The size of the tmpfs: the need of two servers and two programs, and little more.
 const SIZE: &str = "144m";
@@ -31,7 +29,7 @@ fn run() -> Output {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    finish(command.spawn().unwrap(), Duration::from_secs(300))
+    guard::wait_for_output(command.spawn().unwrap())
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use weir_cluster::guard::wait_until;
 use weir_core::proto::{self, ClientKind, Hello, Role};
 use weir_core::roster::{Roster, Secret};
 use weir_core::types::Rank;
@@ -16,11 +17,9 @@ use weir_fabric::frame::{
 use weir_fabric::CallId;
 
 use super::local::Local;
-use super::probes;
-use super::room::until;
+use super::probes::{self, FILES};
+use super::talk::Talk;
 
-/// The time limit of a call while strangers connect.
-const BOUND: Duration = Duration::from_secs(2);
 /// The number of connections in a flood.
 const FLOOD: usize = 1000;
 
@@ -115,8 +114,8 @@ fn complaints(local: &Local) -> usize {
     log.lines().filter(|line| line.contains("refused")).count()
 }
 
-/// All kinds of strangers at the port of server 0.
-fn strangers(local: &Local, address: SocketAddr) {
+/// All kinds of strangers at the port of server 0, while the probes go on.
+fn strangers(local: &Local, address: SocketAddr, watch: &mut [Talk]) {
     let roster = roster(local);
     let hello = greeting(&roster);
     let with = |change: &dyn Fn(&mut Greeting)| {
@@ -149,11 +148,10 @@ fn strangers(local: &Local, address: SocketAddr) {
     let flood: Vec<TcpStream> = (0..FLOOD)
         .filter_map(|_| TcpStream::connect(address).ok())
         .collect();
-    until(
-        "most of the flood is refused",
-        Duration::from_secs(20),
-        || rejected(local, 0, "network: no proof in time") >= (FLOOD / 2) as u64,
-    );
+    wait_until("most of the flood is refused", || {
+        rejected(local, 0, "network: no proof in time") >= (FLOOD / 2) as u64
+    });
+    probes::wait_for_calls(watch, FILES);
     drop(flood);
 }
 
@@ -162,10 +160,10 @@ fn strangers_of_the_network_are_refused_and_disturb_nobody() {
     let local = Local::start("strange", &["--servers", "3"], &[]);
     let address = roster(&local).members()[0].address;
     probes::prepare(&local, 1);
-    let watch = probes::start(&local, 2, "watch");
-    strangers(&local, address);
+    let mut watch = probes::start(&local, 2, "watch");
+    strangers(&local, address, &mut watch);
     let outcomes = probes::stop_probes(watch);
-    probes::judge(&outcomes, BOUND, &[]);
+    probes::judge(&outcomes, &[]);
     for (kind, least) in [
         ("wrong secret", 20),
         ("another version", 20),
@@ -198,7 +196,7 @@ fn strangers_at_libfabrics_port_disturb_nobody() {
     let listens = listening(local.status()["each"][0]["pid"].as_u64().unwrap());
     assert!(!listens.is_empty());
     probes::prepare(&local, 1);
-    let watch = probes::start(&local, 2, "watch");
+    let mut watch = probes::start(&local, 2, "watch");
     for port in listens {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         for garbage in [&[0xFF; 4096][..], &[0; 300], b"GET / HTTP/1.1\r\n\r\n"] {
@@ -211,9 +209,10 @@ fn strangers_at_libfabrics_port_disturb_nobody() {
             .filter_map(|_| TcpStream::connect(address).ok())
             .collect();
         probes::all_good(&local, 1, &format!("port{port}"));
+        probes::wait_for_calls(&mut watch, FILES);
         drop(held);
     }
-    probes::judge(&probes::stop_probes(watch), BOUND, &[]);
+    probes::judge(&probes::stop_probes(watch), &[]);
     assert!(!local.log().contains("panicked"));
     for rank in 0..3 {
         probes::all_good(&local, rank, &format!("after{rank}"));
@@ -263,7 +262,7 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
     let local = Local::start("door", &[], &[("WEIR_SERVER_MAX_CLIENTS", "64")]);
     let run_dir = local.run_dir(0);
     probes::prepare(&local, 0);
-    let watch = probes::start(&local, 0, "watch");
+    let mut watch = probes::start(&local, 0, "watch");
     let send = |bytes: &[u8]| {
         let mut stream = socket(&run_dir);
         let _ = stream.write_all(bytes);
@@ -290,14 +289,15 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
     let silent: Vec<UnixStream> = (0..300)
         .filter_map(|_| UnixStream::connect(run_dir.join("server.sock")).ok())
         .collect();
-    until("there is room again", Duration::from_secs(20), || {
+    wait_until("there is room again", || {
         let output = super::probes::Place::run(&local, 0, "ls", &["/weir"])
             .output()
             .unwrap();
         output.status.success() && !output.stdout.is_empty()
     });
+    probes::wait_for_calls(&mut watch, FILES);
     drop(silent);
-    probes::judge(&probes::stop_probes(watch), BOUND, &[]);
+    probes::judge(&probes::stop_probes(watch), &[]);
     let status = local.status();
     let counted = |kind: &str| status["rejected"][kind].as_u64().unwrap_or(0);
     assert_eq!(counted("socket: no message"), 40, "{status}");

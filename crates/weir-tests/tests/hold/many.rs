@@ -1,8 +1,6 @@
 //! Many of everything: servers of one machine, clients of one server, and few descriptors. Needs no
 //! privileges and no namespaces.
 
-use std::time::Duration;
-
 use super::local::Local;
 use super::probes::{self, Place};
 use super::room::said;
@@ -36,7 +34,7 @@ fn crowd(local: &Local, processes: u32, meanwhile: impl FnOnce()) -> Crowd {
     assert_eq!(program.read_line(), "all there\n");
     meanwhile();
     program.send_line();
-    let text = program.wait_for_end(Duration::from_secs(60));
+    let text = program.wait_for_end();
     let mut lines = text.lines();
     let good = lines.next().unwrap().strip_suffix(" good").unwrap();
     let failed = lines.map(|line| {

@@ -1,14 +1,19 @@
-//! Processes that each make one kind of call all the time (`tests/hold/calls.c`): none may take longer
-//! than its bound, or fail with an unexpected errno.
+//! Processes that each make one kind of call all the time (`tests/hold/calls.c`): none may hang, or
+//! fail with an unexpected errno.
+//!
+//! A test shows that calls do not wait for something by having calls begin and end
+//! ([`wait_for_calls`]) before it lets that thing happen.
 
 use std::process::Command;
-use std::time::Duration;
 
 use weir_tests::build::Compiler;
 
 use super::room::{program, said};
 use super::talk::Talk;
 
+/// The number of files that the calls use in turn. Of so many some are at every server, so that as many
+/// calls in a row ask each of them.
+pub const FILES: usize = 24;
 /// Each kind of call.
 const KINDS: [&str; 11] = [
     "open", "stat", "readdir", "create", "unlink", "rename", "read", "write", "fsync", "lock",
@@ -27,7 +32,9 @@ pub struct Outcome {
     pub kind: String,
     pub ok: u64,
     pub failed: u64,
-    pub slowest: Duration,
+    /// Shown only: no test asserts a time.
+    #[expect(dead_code, reason = "read by Debug")]
+    pub slowest_ms: u64,
     pub errnos: Vec<i32>,
 }
 
@@ -59,6 +66,18 @@ pub fn start(room: &impl Place, node: usize, tag: &str) -> Vec<Talk> {
     probes.into()
 }
 
+/// Waits until each probe has made `count` more calls, all of which began after this one.
+#[track_caller]
+pub fn wait_for_calls<'t>(probes: impl IntoIterator<Item = &'t mut Talk>, count: usize) {
+    let mut probes: Vec<&mut Talk> = probes.into_iter().collect();
+    for probe in &mut probes {
+        probe.send(&count.to_string());
+    }
+    for probe in &mut probes {
+        assert_eq!(probe.read_line(), "made\n");
+    }
+}
+
 /// Ends the probes; returns the outcome of each.
 pub fn stop_probes(mut probes: Vec<Talk>) -> Vec<Outcome> {
     probes.iter_mut().for_each(Talk::send_line);
@@ -66,7 +85,7 @@ pub fn stop_probes(mut probes: Vec<Talk>) -> Vec<Outcome> {
 }
 
 fn outcome(probe: Talk) -> Outcome {
-    let text = probe.wait_for_end(Duration::from_secs(60));
+    let text = probe.wait_for_end();
     let words: Vec<&str> = text.split_whitespace().collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
     let errnos = words[8].split(',').map(|word| word.parse().unwrap());
@@ -74,19 +93,18 @@ fn outcome(probe: Talk) -> Outcome {
         kind: words[0].to_owned(),
         ok: number(2),
         failed: number(4),
-        slowest: Duration::from_millis(number(6)),
+        slowest_ms: number(6),
         errnos: errnos.filter(|errno| *errno != 0).collect(),
     }
 }
 
-/// Checks that each call ended within the bound, and that each failure is an allowed one.
+/// Checks that each failure is an allowed one.
 #[track_caller]
-pub fn judge(outcomes: &[Outcome], bound: Duration, may: &[i32]) {
+pub fn judge(outcomes: &[Outcome], may: &[i32]) {
     for outcome in outcomes {
         eprintln!("{outcome:?}");
     }
     for outcome in outcomes {
-        assert!(outcome.slowest <= bound, "more than {bound:?}: {outcome:?}");
         let known = outcome.errnos.iter().all(|errno| may.contains(errno));
         assert!(known, "another error than {may:?}: {outcome:?}");
     }

@@ -1,11 +1,10 @@
 //! An instance of several nodes, one server each.
 //!
-//! One at a time: the tests measure how long calls take, on one machine.
+//! One at a time: each of them uses the whole machine.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir_cluster::{can_test_with, missing, Cluster, Spec};
@@ -31,17 +30,6 @@ pub struct Room {
 /// The program of a source in tests/hold.
 pub fn program(source: &str, compiler: Compiler) -> PathBuf {
     program_in(&source_root().join("tests/hold"), source, compiler).unwrap()
-}
-
-/// Waits for a condition.
-#[track_caller]
-pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    begin.elapsed()
 }
 
 /// Runs a command to its end, which must be a good one; returns its output.
@@ -164,18 +152,4 @@ impl Made {
         let at_home = self.0.iter().filter(|(rank, _)| *rank == home);
         at_home.map(|(_, path)| path.as_str()).collect()
     }
-}
-
-/// Waits for the end of a child, which must come in time.
-#[track_caller]
-pub fn finish(mut child: Child, limit: Duration) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > limit {
-            child.kill().unwrap();
-            panic!("it hangs: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
 }

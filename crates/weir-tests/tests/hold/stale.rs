@@ -41,6 +41,6 @@ fn nothing_old_is_read_while_the_own_server_is_stopped() {
     std::thread::sleep(Duration::from_millis(500));
     room.signal(1, "-CONT", pid);
     assert_eq!(watch.read_line(), line("b"));
-    watch.wait_for_end(Duration::from_secs(10));
+    watch.wait_for_end();
     room.stop();
 }

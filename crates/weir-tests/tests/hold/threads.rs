@@ -1,7 +1,5 @@
 //! Threads of one process do not wait for each other's requests.
 
-use std::time::Duration;
-
 use super::room::Room;
 use super::talk::Talk;
 
@@ -34,7 +32,7 @@ fn a_thread_goes_on_while_others_wait_for_a_server() {
     program.send_line();
     assert_eq!(program.read_line(), format!("0 of {WAIT}\n"));
     room.signal(1, "-CONT", pid);
-    let rest = program.wait_for_end(Duration::from_secs(60));
+    let rest = program.wait_for_end();
     assert_eq!(rest, format!("{WAIT} of {WAIT}\n"));
     room.stop();
 }
