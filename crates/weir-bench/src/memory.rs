@@ -100,13 +100,9 @@ impl Mapping {
     fn new(length: usize, fd: Option<libc::c_int>) -> io::Result<Self> {
         let reserved_length = length + HUGE;
         let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let reserved = map(
-            std::ptr::null_mut(),
-            reserved_length,
-            libc::PROT_NONE,
-            reserve,
-            -1,
-        )?;
+        let anywhere = std::ptr::null_mut();
+        // SAFETY: without MAP_FIXED.
+        let reserved = unsafe { map(anywhere, reserved_length, libc::PROT_NONE, reserve, -1) }?;
         let skip = reserved.as_ptr().align_offset(HUGE);
         let start = reserved.as_ptr().wrapping_byte_add(skip);
         let kind = match fd {
@@ -114,7 +110,8 @@ impl Mapping {
             None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         } | libc::MAP_FIXED;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let mapped = map(start, length, access, kind, fd.unwrap_or(-1));
+        // SAFETY: a part of the reservation just made, which nothing points into.
+        let mapped = unsafe { map(start, length, access, kind, fd.unwrap_or(-1)) };
         let mapping = Mapping {
             reserved,
             reserved_length,
@@ -151,16 +148,19 @@ impl Drop for Mapping {
     }
 }
 
-/// `mmap` with the kernel's error. With `MAP_FIXED` the caller owns the address range.
-fn map(
+/// `mmap` with the kernel's error.
+///
+/// # Safety
+///
+/// With `MAP_FIXED`, the caller owns the address range, and no reference points into it.
+unsafe fn map(
     at: *mut libc::c_void,
     length: usize,
     access: libc::c_int,
     kind: libc::c_int,
     fd: libc::c_int,
 ) -> io::Result<NonNull<libc::c_void>> {
-    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it `Mapping::new` passes a part
-    // of its own fresh reservation.
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is the caller's.
     let address = unsafe { libc::mmap(at, length, access, kind, fd, 0) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());

@@ -155,12 +155,16 @@ impl Arena {
     }
 
     /// Hands over a block that the next thread in the arena frees.
-    fn free_later(&self, block: *mut u8) {
+    ///
+    /// # Safety
+    ///
+    /// A block of this arena, which nothing uses any more.
+    unsafe fn free_later(&self, block: *mut u8) {
         #[allow(clippy::cast_ptr_alignment)] // it is aligned to `ALIGN` at least
         let freed = block.cast::<Freed>();
         let mut next = self.freed.load(Ordering::Relaxed);
         loop {
-            // SAFETY: a block is at least as long as a `Freed`, aligned, and nobody's any more.
+            // SAFETY: a block is at least as long as a `Freed`, aligned, and by the contract nothing uses it.
             unsafe { freed.write(Freed { next }) };
             let pushed =
                 self.freed
@@ -271,7 +275,8 @@ unsafe impl GlobalAlloc for Heap {
         let arena = &self.arenas[unsafe { (*header(block)).arena }];
         // SAFETY: likewise, and nobody's any more.
         if arena.enter(|heap| unsafe { free(heap, block) }).is_none() {
-            arena.free_later(block);
+            // SAFETY: likewise.
+            unsafe { arena.free_later(block) };
         }
     }
 }
@@ -294,7 +299,10 @@ mod tests {
         block
     }
 
-    fn free_filled(heap: &Heap, block: *mut u8, layout: Layout, with: u8) {
+    /// # Safety
+    ///
+    /// A block that `filled` returned of this heap with this layout, which nothing uses any more.
+    unsafe fn free_filled(heap: &Heap, block: *mut u8, layout: Layout, with: u8) {
         // SAFETY: the block was filled, and is this long.
         let bytes = unsafe { core::slice::from_raw_parts(block, layout.size()) };
         assert!(bytes.iter().all(|byte| *byte == with));
@@ -315,11 +323,13 @@ mod tests {
                         blocks.push((filled(heap, layout, thread), layout));
                         if i % 3 != 0 {
                             let (block, layout) = blocks.swap_remove(i * 31 % blocks.len());
-                            free_filled(heap, block, layout, thread);
+                            // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+                            unsafe { free_filled(heap, block, layout, thread) };
                         }
                         if blocks.len() > 500 {
                             for (block, layout) in blocks.drain(..) {
-                                free_filled(heap, block, layout, thread);
+                                // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+                                unsafe { free_filled(heap, block, layout, thread) };
                             }
                         }
                     }
@@ -354,12 +364,15 @@ mod tests {
             let inner = filled(&heap, small, 2);
             // SAFETY: a block of this heap.
             assert_eq!(unsafe { (*header(inner)).arena }, 1);
-            free_filled(&heap, outer, small, 1);
+            // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+            unsafe { free_filled(&heap, outer, small, 1) };
             assert!(!heap.arenas[0].freed.load(Ordering::Relaxed).is_null());
-            heap.arenas[1].enter(|_| free_filled(&heap, inner, small, 2))
+            // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+            heap.arenas[1].enter(|_| unsafe { free_filled(&heap, inner, small, 2) })
         });
         assert!(within.flatten().is_some());
-        free_filled(&heap, filled(&heap, small, 3), small, 3);
+        // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+        unsafe { free_filled(&heap, filled(&heap, small, 3), small, 3) };
         assert!(heap.arenas[0].freed.load(Ordering::Relaxed).is_null());
     }
 
@@ -377,6 +390,7 @@ mod tests {
             other.join().unwrap()
         });
         assert_ne!(mine.addr(), theirs);
-        free_filled(&heap, mine, small, 1);
+        // SAFETY: a block of `filled`, of this heap and layout; nothing uses it any more.
+        unsafe { free_filled(&heap, mine, small, 1) };
     }
 }

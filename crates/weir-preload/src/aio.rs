@@ -48,9 +48,14 @@ struct Call {
     value: usize,
 }
 
-extern "C-unwind" fn run(call: *mut c_void) -> *mut c_void {
+/// The thread that runs a notification function.
+///
+/// # Safety
+///
+/// `call` is a box of a [`Call`] that came from `Box::into_raw`, and becomes this function's.
+unsafe extern "C-unwind" fn run(call: *mut c_void) -> *mut c_void {
     let _ends = crate::EndsByPanic;
-    // SAFETY: made by `notify` for this thread alone.
+    // SAFETY: such a box, by this function's contract.
     let call = unsafe { Box::from_raw(call.cast::<Call>()) };
     // SAFETY: the application asked for this call.
     unsafe { (call.function)(call.value) };
@@ -104,7 +109,7 @@ unsafe fn notify(event: &Event) {
             unsafe {
                 // The application may end its thread by pthread_exit, which unwinds.
                 let run = core::mem::transmute::<
-                    extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                    unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
                     extern "C" fn(*mut c_void) -> *mut c_void,
                 >(run);
                 let made = libc::pthread_create(

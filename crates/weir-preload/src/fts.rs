@@ -275,10 +275,15 @@ unsafe fn free_list(mut entry: *mut Entry) {
 }
 
 /// Links entries in order: sorted by the caller's function, if there is one.
-fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
+///
+/// # Safety
+///
+/// Entries that [`new_entry`] made, each of them once, which nothing else uses meanwhile; `compare` is null or
+/// a function of fts_open(3) that takes them.
+unsafe fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
     if let Some(compare) = compare {
         type Plain = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
-        // SAFETY: an array of pointers, of which the function takes two by their addresses.
+        // SAFETY: an array of pointers to living entries, of which the function takes two by their addresses.
         unsafe {
             let compare = core::mem::transmute::<
                 unsafe extern "C-unwind" fn(*const *const Entry, *const *const Entry) -> c_int,
@@ -295,7 +300,7 @@ fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
     }
     let mut first = null_mut();
     for entry in entries.iter().rev() {
-        // SAFETY: entries of this walk.
+        // SAFETY: `entry` is alive, and nothing else uses it.
         unsafe { (**entry).link = first };
         first = *entry;
     }
@@ -367,7 +372,8 @@ impl Fts {
                 at = at.add(1);
             }
         };
-        let first = in_order(&mut roots, self.compare);
+        // SAFETY: made just above, each once; `fts_open` got the function.
+        let first = unsafe { in_order(&mut roots, self.compare) };
         made.map(|()| first).inspect_err(|_| {
             // SAFETY: nobody else has them.
             unsafe { free_list(first) }

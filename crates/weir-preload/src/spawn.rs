@@ -114,8 +114,13 @@ fn actions_of(list: *const c_void) -> Vec<Action> {
     found.unwrap_or_default()
 }
 
-fn copied(path: *const c_char) -> CString {
-    // SAFETY: libc took the path before, so it is a C string.
+/// A copy of a path.
+///
+/// # Safety
+///
+/// `path` is a C string.
+unsafe fn copied(path: *const c_char) -> CString {
+    // SAFETY: a C string, by this function's contract.
     let bytes = unsafe { bytes_of(path) }.unwrap_or_default();
     CString::new(bytes).unwrap_or_default()
 }
@@ -144,10 +149,13 @@ actions! {
     posix_spawn_file_actions_init(list) => forget_list(list);
     posix_spawn_file_actions_destroy(list) => forget_list(list);
     posix_spawn_file_actions_addopen(list, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t)
-        => note_action(list, Action::Open { fd, path: copied(path), flags, mode });
+        // SAFETY: libc took the path just now, so that it is a C string.
+        => note_action(list, Action::Open { fd, path: unsafe { copied(path) }, flags, mode });
     posix_spawn_file_actions_addclose(list, fd: c_int) => note_action(list, Action::Close(fd));
     posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) => note_action(list, Action::Duplicate { from, to });
-    posix_spawn_file_actions_addchdir_np(list, path: *const c_char) => note_action(list, Action::Enter(copied(path)));
+    posix_spawn_file_actions_addchdir_np(list, path: *const c_char)
+        // SAFETY: the same.
+        => note_action(list, Action::Enter(unsafe { copied(path) }));
     posix_spawn_file_actions_addfchdir_np(list, fd: c_int) => note_action(list, Action::EnterOpen(fd));
     posix_spawn_file_actions_addclosefrom_np(list, from: c_int) => note_action(list, Action::CloseFrom(from));
     posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note_action(list, Action::TakeTerminal(terminal));

@@ -28,7 +28,8 @@ impl Shared {
     }
 
     fn receive(&self, serial: u32) {
-        self.range.with_mut(|range| write(range, serial));
+        // SAFETY: a cell that lives, to which loom lets nothing else point now.
+        self.range.with_mut(|range| unsafe { *range = serial });
         if self.slot.arrive(1) {
             self.futex.wake();
         }
@@ -37,7 +38,8 @@ impl Shared {
     /// Reads the bytes of the lending `serial`, which have arrived (client).
     fn read(&self, serial: u32) {
         assert_eq!(self.slot.arrived(), Ok(1));
-        assert_eq!(self.range.with(read), serial);
+        // SAFETY: a cell that lives, to which loom lets nothing write now.
+        assert_eq!(self.range.with(|range| unsafe { *range }), serial);
     }
 
     /// Waits until something has arrived, as the client's `fetch.rs` does.
@@ -53,16 +55,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn write(range: *mut u32, value: u32) {
-    // SAFETY: loom has checked that nobody else uses the cell now.
-    unsafe { *range = value };
-}
-
-fn read(range: *const u32) -> u32 {
-    // SAFETY: loom has checked that nobody writes to the cell now.
-    unsafe { *range }
 }
 
 #[test]
