@@ -9,6 +9,7 @@
 //! | `symbols` | functions and variables of other libraries, by name |
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
 //! | `place` | files that live in weir |
+//! | `bugs` | failed assertions of our own, which end a call and not the program |
 //! | this file | messages on standard error, by `complain!` |
 
 /// Writes a line to standard error, where that is possible. `eprintln!` panics if it is not: the program is the user's, and its
@@ -22,6 +23,7 @@ macro_rules! complain {
     }};
 }
 
+pub mod bugs;
 pub mod mpi;
 pub mod place;
 pub mod symbols;

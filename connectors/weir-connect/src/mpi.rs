@@ -22,6 +22,8 @@ pub type Fint = c_int;
 pub const SUCCESS: c_int = 0;
 /// An error code for a function that MPI does not have: `MPI_ERR_OTHER` of MPICH, and a failure in Open MPI as well.
 pub const MISSING: c_int = 15;
+/// `MPI_ERR_INTERN` of MPICH, and of Open MPI: a fault of the implementation.
+const INTERNAL: [c_int; 2] = [16, 17];
 /// The predefined handles of MPICH's ABI (mpich.org/abi).
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
@@ -86,6 +88,11 @@ pub struct Mpi {
     comm_rank: MpiNumber,
     comm_size: MpiNumber,
     comm_split_type: MpiSplit,
+}
+
+/// The code of a call in which an assertion of ours failed.
+pub fn internal_error() -> c_int {
+    INTERNAL[usize::from(Mpi::get().is_some_and(|mpi| mpi.is_openmpi))]
 }
 
 impl Mpi {

@@ -7,6 +7,8 @@ use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 pub type Hid = i64;
 /// `herr_t`: negative for a failure.
 pub type Herr = c_int;
+/// A call that failed.
+pub const FAILED: Herr = -1;
 /// An object of a connector: a file, a dataset.
 pub type VolObject = *mut c_void;
 /// The place for the request of an asynchronous operation.

@@ -1,17 +1,18 @@
 //! The callbacks that replace those of the pass-through connector, each by the slot of its connector. All of them call the
-//! replaced one; after one that failed, HDF5's errors stay as they are.
+//! replaced one; after one that failed, HDF5's errors stay as they are. If one of our assertions fails, they fail as HDF5's do.
 
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;
 use std::sync::Arc;
 
+use weir_connect::bugs::contain;
 use weir_connect::place;
 
 use crate::access::{Beneath, VolInfo};
 use crate::arguments::{
     FileSpecific, Herr, Hid, ObjectLocation, OperationNumber, VolObject, VolRequest, DATASET,
-    DATASET_FLUSH, DATATYPE, DATATYPE_FLUSH, FILE, FILE_DELETE, FILE_FLUSH, FILE_IS_ACCESSIBLE,
-    FILE_REOPEN, GROUP, GROUP_FLUSH, OBJECT_FLUSH,
+    DATASET_FLUSH, DATATYPE, DATATYPE_FLUSH, FAILED, FILE, FILE_DELETE, FILE_FLUSH,
+    FILE_IS_ACCESSIBLE, FILE_REOPEN, GROUP, GROUP_FLUSH, OBJECT_FLUSH,
 };
 use crate::class::{OperationCallback, VolClass};
 use crate::connector::{connector, VolConnector};
@@ -19,7 +20,6 @@ use crate::files::{FileAccess, ParallelFile};
 use crate::hdf5::THIS_CONNECTOR;
 use crate::transfer;
 
-const FAILED: Herr = -1;
 /// `H5F_ACC_RDWR`.
 const WRITABLE: c_uint = 1;
 /// `H5F_ACC_CREAT`.
@@ -49,22 +49,25 @@ unsafe extern "C" fn create_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> VolObject {
-    let create = |connector: &VolConnector, access| {
-        // SAFETY: HDF5 calls this with valid arguments.
-        unsafe { (connector.hdf5.create_file)(name, flags, creation, access, list, request) }
+    let work = || {
+        let create = |connector: &VolConnector, access| {
+            // SAFETY: HDF5 calls this with valid arguments.
+            unsafe { (connector.hdf5.create_file)(name, flags, creation, access, list, request) }
+        };
+        // SAFETY: the same.
+        unsafe {
+            open_by(
+                connector(SLOT),
+                name,
+                WRITABLE | NEW,
+                access,
+                list,
+                request,
+                create,
+            )
+        }
     };
-    // SAFETY: the same.
-    unsafe {
-        open_by(
-            connector(SLOT),
-            name,
-            WRITABLE | NEW,
-            access,
-            list,
-            request,
-            create,
-        )
-    }
+    contain("create_file", work, core::ptr::null_mut)
 }
 
 unsafe extern "C" fn open_file<const SLOT: usize>(
@@ -74,22 +77,25 @@ unsafe extern "C" fn open_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> VolObject {
-    let open = |connector: &VolConnector, access| {
-        // SAFETY: HDF5 calls this with valid arguments.
-        unsafe { (connector.hdf5.open_file)(name, flags, access, list, request) }
+    let work = || {
+        let open = |connector: &VolConnector, access| {
+            // SAFETY: HDF5 calls this with valid arguments.
+            unsafe { (connector.hdf5.open_file)(name, flags, access, list, request) }
+        };
+        // SAFETY: the same.
+        unsafe {
+            open_by(
+                connector(SLOT),
+                name,
+                flags & WRITABLE,
+                access,
+                list,
+                request,
+                open,
+            )
+        }
     };
-    // SAFETY: the same.
-    unsafe {
-        open_by(
-            connector(SLOT),
-            name,
-            flags & WRITABLE,
-            access,
-            list,
-            request,
-            open,
-        )
-    }
+    contain("open_file", work, core::ptr::null_mut)
 }
 
 /// Opens a file by the connector beneath, and notes it.
@@ -164,24 +170,27 @@ unsafe extern "C" fn close_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let Some(connector) = connector(SLOT) else {
-        return FAILED;
-    };
-    let Some(close) = connector.under.file.close else {
-        return FAILED;
-    };
-    // SAFETY: HDF5 calls this with valid arguments.
-    unsafe {
-        let number = match connector.files.is_empty() {
-            true => None,
-            false => connector.file_number(file, list),
+    let work = || {
+        let Some(connector) = connector(SLOT) else {
+            return FAILED;
         };
-        let code = close(file, list, request);
-        if let Some(number) = number {
-            connector.files.forget(number);
+        let Some(close) = connector.under.file.close else {
+            return FAILED;
+        };
+        // SAFETY: HDF5 calls this with valid arguments.
+        unsafe {
+            let number = match connector.files.is_empty() {
+                true => None,
+                false => connector.file_number(file, list),
+            };
+            let code = close(file, list, request);
+            if let Some(number) = number {
+                connector.files.forget(number);
+            }
+            code
         }
-        code
-    }
+    };
+    contain("close_file", work, || FAILED)
 }
 
 unsafe extern "C" fn change_file<const SLOT: usize>(
@@ -190,35 +199,40 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let Some(connector) = connector(SLOT) else {
-        return FAILED;
-    };
-    let Some(change) = connector.under.file.specific else {
-        return FAILED;
-    };
-    // SAFETY: HDF5 calls this with valid arguments, of which the operation says which there are.
-    unsafe {
-        match (*arguments).operation {
-            FILE_FLUSH => {
-                let object_type = (*arguments).of.object_type;
-                let code = change(file, arguments, list, request);
-                publish(connector, file, object_type, list, code)
-            }
-            FILE_REOPEN => {
-                let code = change(file, arguments, list, request);
-                let reopened = (*arguments).of.reopened;
-                if code >= 0 && !reopened.is_null() && !connector.files.is_empty() {
-                    if let Some(number) = connector.file_number(*reopened, list) {
-                        // Its number is that of the file that was open.
-                        connector.files.note(number, || None);
-                    }
+    let work = || {
+        let Some(connector) = connector(SLOT) else {
+            return FAILED;
+        };
+        let Some(change) = connector.under.file.specific else {
+            return FAILED;
+        };
+        // SAFETY: HDF5 calls this with valid arguments, of which the operation says which there are.
+        unsafe {
+            match (*arguments).operation {
+                FILE_FLUSH => {
+                    let object_type = (*arguments).of.object_type;
+                    let code = change(file, arguments, list, request);
+                    publish(connector, file, object_type, list, code)
                 }
-                code
+                FILE_REOPEN => {
+                    let code = change(file, arguments, list, request);
+                    let reopened = (*arguments).of.reopened;
+                    if code >= 0 && !reopened.is_null() && !connector.files.is_empty() {
+                        if let Some(number) = connector.file_number(*reopened, list) {
+                            // Its number is that of the file that was open.
+                            connector.files.note(number, || None);
+                        }
+                    }
+                    code
+                }
+                FILE_IS_ACCESSIBLE | FILE_DELETE => {
+                    change_named(connector, arguments, list, request)
+                }
+                _ => change(file, arguments, list, request),
             }
-            FILE_IS_ACCESSIBLE | FILE_DELETE => change_named(connector, arguments, list, request),
-            _ => change(file, arguments, list, request),
         }
-    }
+    };
+    contain("change_file", work, || FAILED)
 }
 
 /// Asks for a file by its name, or deletes it.
@@ -325,7 +339,7 @@ macro_rules! changes {
             request: VolRequest,
         ) -> Herr {
             // SAFETY: HDF5 calls this with valid arguments.
-            unsafe {
+            let work = || unsafe {
                 change_and_publish(
                     connector(SLOT),
                     |connector| connector.under.$class.specific,
@@ -334,7 +348,8 @@ macro_rules! changes {
                     list,
                     request,
                 )
-            }
+            };
+            contain(stringify!($name), work, || FAILED)
         }
     )*};
 }
@@ -352,21 +367,24 @@ unsafe extern "C" fn change_object<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let Some(connector) = connector(SLOT) else {
-        return FAILED;
-    };
-    let Some(change) = connector.under.object.specific else {
-        return FAILED;
-    };
-    // SAFETY: HDF5 calls this with valid arguments.
-    unsafe {
-        let is_flush = (*arguments).operation == OBJECT_FLUSH;
-        let code = change(object, location, arguments, list, request);
-        match is_flush {
-            true => publish(connector, object, (*location).object_type, list, code),
-            false => code,
+    let work = || {
+        let Some(connector) = connector(SLOT) else {
+            return FAILED;
+        };
+        let Some(change) = connector.under.object.specific else {
+            return FAILED;
+        };
+        // SAFETY: HDF5 calls this with valid arguments.
+        unsafe {
+            let is_flush = (*arguments).operation == OBJECT_FLUSH;
+            let code = change(object, location, arguments, list, request);
+            match is_flush {
+                true => publish(connector, object, (*location).object_type, list, code),
+                false => code,
+            }
         }
-    }
+    };
+    contain("change_object", work, || FAILED)
 }
 
 unsafe extern "C" fn get_class<const SLOT: usize>(
@@ -374,36 +392,42 @@ unsafe extern "C" fn get_class<const SLOT: usize>(
     level: c_int,
     class: *mut *const VolClass,
 ) -> Herr {
-    let Some(connector) = connector(SLOT) else {
-        return FAILED;
+    let work = || {
+        let Some(connector) = connector(SLOT) else {
+            return FAILED;
+        };
+        if level == THIS_CONNECTOR {
+            // SAFETY: room for the answer.
+            unsafe { *class = &raw const connector.class };
+            return 0;
+        }
+        match connector.under.introspect.get_class {
+            // SAFETY: HDF5 calls this with valid arguments.
+            Some(get) => unsafe { get(object, level, class) },
+            None => FAILED,
+        }
     };
-    if level == THIS_CONNECTOR {
-        // SAFETY: room for the answer.
-        unsafe { *class = &raw const connector.class };
-        return 0;
-    }
-    match connector.under.introspect.get_class {
-        // SAFETY: HDF5 calls this with valid arguments.
-        Some(get) => unsafe { get(object, level, class) },
-        None => FAILED,
-    }
+    contain("get_class", work, || FAILED)
 }
 
 unsafe extern "C" fn get_capabilities<const SLOT: usize>(
     info: *const c_void,
     capabilities: *mut u64,
 ) -> Herr {
-    let Some(connector) = connector(SLOT) else {
-        return FAILED;
-    };
-    let Some(get) = connector.under.introspect.get_capabilities else {
-        return FAILED;
-    };
-    // SAFETY: HDF5 calls this with valid arguments.
-    unsafe {
-        match info.is_null() {
-            true => get(VolInfo::above_native(connector).as_ptr(), capabilities),
-            false => get(info, capabilities),
+    let work = || {
+        let Some(connector) = connector(SLOT) else {
+            return FAILED;
+        };
+        let Some(get) = connector.under.introspect.get_capabilities else {
+            return FAILED;
+        };
+        // SAFETY: HDF5 calls this with valid arguments.
+        unsafe {
+            match info.is_null() {
+                true => get(VolInfo::above_native(connector).as_ptr(), capabilities),
+                false => get(info, capabilities),
+            }
         }
-    }
+    };
+    contain("get_capabilities", work, || FAILED)
 }

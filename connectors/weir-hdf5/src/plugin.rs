@@ -46,7 +46,12 @@ const REPLACEMENTS: [fn(&mut VolClass); SLOTS] = [
 /// them, gets its own pass-through class under our name: a program must not fail because this connector does not know its HDF5.
 pub fn class_for(caller: usize) -> *const c_void {
     let class = LoadedLibrary::containing(caller).and_then(|library| class_of(&library));
-    class.unwrap_or((&raw const NO_CLASS.0).cast())
+    class.unwrap_or_else(no_class)
+}
+
+/// A class that HDF5 does not take.
+pub fn no_class() -> *const c_void {
+    (&raw const NO_CLASS.0).cast()
 }
 
 fn class_of(library: &LoadedLibrary) -> Option<*const c_void> {
@@ -72,7 +77,9 @@ fn make_class(library: &LoadedLibrary, hdf5: Option<Hdf5>) -> Option<*const c_vo
     // SAFETY: a class of HDF5, whose head all versions have.
     let version = unsafe { (*under).version };
     if version <= LAST_OF_1_12 {
-        return native_class(library).and_then(copy_without_ends);
+        let native = native_class(library)?;
+        // SAFETY: a class of HDF5, as `native_class` got it.
+        return unsafe { copy_without_ends(native) };
     }
     let free = CONNECTORS.iter().position(|slot| slot.get().is_none());
     match (free, hdf5) {
@@ -91,7 +98,8 @@ fn make_class(library: &LoadedLibrary, hdf5: Option<Hdf5>) -> Option<*const c_vo
             });
             Some((&raw const connector.class).cast())
         }
-        _ => Some(copy_renamed(under).as_ptr().cast()),
+        // SAFETY: a class of HDF5, as `pass_through_class` got it.
+        _ => Some(unsafe { copy_renamed(under) }.as_ptr().cast()),
     }
 }
 
@@ -104,11 +112,16 @@ fn renamed(head: ClassHead) -> ClassHead {
 }
 
 /// A copy of a class of whatever length, with our name. HDF5 keeps the pointer, so the copy is never freed.
-fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
+///
+/// # Safety
+///
+/// `class` is a class of HDF5, of any version, which does not change meanwhile.
+unsafe fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
     let bytes = count_mapped(class as usize).min(CLASS_BYTES);
     let words = bytes / size_of::<usize>();
     let mut copy = vec![0_usize; words.max(LEAST_WORDS)];
-    // SAFETY: so many bytes are mapped there, and `copy` has room for them and for the head.
+    // SAFETY: so many bytes are mapped there, of which a class of HDF5 has the head at least, and `copy` has room for
+    // them and for the head.
     unsafe {
         core::ptr::copy_nonoverlapping(class.cast(), copy.as_mut_ptr(), words);
         let head = copy.as_mut_ptr().cast::<ClassHead>();
@@ -119,8 +132,13 @@ fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
 
 /// The same of the native class of HDF5 1.12, without its initialisation and its end, which are once for HDF5 itself. They
 /// stand behind the head and the capabilities.
-fn copy_without_ends(class: *const ClassHead) -> Option<*const c_void> {
-    let copy = copy_renamed(class);
+///
+/// # Safety
+///
+/// As for [`copy_renamed`].
+unsafe fn copy_without_ends(class: *const ClassHead) -> Option<*const c_void> {
+    // SAFETY: this function's contract.
+    let copy = unsafe { copy_renamed(class) };
     copy.get_mut(3..5)?.fill(0);
     Some(copy.as_ptr().cast())
 }

@@ -11,9 +11,10 @@
 
 use core::ffi::c_void;
 
+use weir_connect::bugs::contain;
 use weir_connect::mpi::Direction;
 
-use crate::arguments::{Herr, Hid, VolObject, VolRequest, DATASET};
+use crate::arguments::{Herr, Hid, VolObject, VolRequest, DATASET, FAILED};
 use crate::class::TransferCallback;
 use crate::connector::{connector, VolConnector};
 
@@ -45,14 +46,15 @@ macro_rules! transfers {
             let arguments = TransferArguments {
                 count, datasets, memory_types, memory_spaces, file_spaces, list, buffers, request,
             };
-            match connector(SLOT) {
+            let work = || match connector(SLOT) {
                 // SAFETY: HDF5 calls this with valid arguments.
                 Some(connector) => unsafe {
                     let callback = connector.under.dataset.$callback;
                     transfer(connector, callback, Direction::$direction, &arguments)
                 },
-                None => -1,
-            }
+                None => FAILED,
+            };
+            contain(stringify!($name), work, || FAILED)
         }
     )*};
 }
@@ -74,7 +76,7 @@ unsafe fn transfer(
     arguments: &TransferArguments,
 ) -> Herr {
     let Some(callback) = callback else {
-        return -1;
+        return FAILED;
     };
     let (hdf5, list) = (&connector.hdf5, arguments.list);
     // SAFETY: as the caller vouches. The list is the caller's own; HDF5 lets nobody else use it during the call, and it is as

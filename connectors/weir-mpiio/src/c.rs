@@ -1,9 +1,11 @@
-//! The functions that C programs, HDF5, PnetCDF and MPICH's Fortran call.
+//! The functions that C programs, HDF5, PnetCDF and MPICH's Fortran call. If one of our assertions fails, they return
+//! `MPI_ERR_INTERN`.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{Count, Direction, MpiHandle, Offset, MISSING, SUCCESS};
+use weir_connect::bugs::contain;
+use weir_connect::mpi::{internal_error, Count, Direction, MpiHandle, Offset, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
 use crate::atomic;
@@ -24,20 +26,23 @@ pub unsafe extern "C" fn MPI_File_open(
     info: MpiHandle,
     file: *mut MpiHandle,
 ) -> c_int {
-    let Some(mpi) = MpiIo::get() else {
-        return MISSING;
-    };
-    // SAFETY: the caller keeps to the standard: all processes of the communicator call this, with valid handles.
-    unsafe {
-        let path = CStr::from_ptr(name);
-        let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
-        let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
-        if code == SUCCESS {
-            choice.note(mpi, path, *file);
+    let work = || {
+        let Some(mpi) = MpiIo::get() else {
+            return MISSING;
+        };
+        // SAFETY: the caller keeps to the standard: all processes of the communicator call this, with valid handles.
+        unsafe {
+            let path = CStr::from_ptr(name);
+            let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
+            let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
+            if code == SUCCESS {
+                choice.note(mpi, path, *file);
+            }
+            choice.free(mpi.mpi);
+            code
         }
-        choice.free(mpi.mpi);
-        code
-    }
+    };
+    contain("MPI_File_open", work, internal_error)
 }
 
 /// MPI_File_close(3).
@@ -47,16 +52,19 @@ pub unsafe extern "C" fn MPI_File_open(
 /// As the standard has it.
 #[no_mangle]
 pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
-    let Some(mpi) = MpiIo::get() else {
-        return MISSING;
-    };
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !file.is_null() {
-            choice::forget(*file);
+    let work = || {
+        let Some(mpi) = MpiIo::get() else {
+            return MISSING;
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !file.is_null() {
+                choice::forget(*file);
+            }
+            (mpi.file_close)(file)
         }
-        (mpi.file_close)(file)
-    }
+    };
+    contain("MPI_File_close", work, internal_error)
 }
 
 /// MPI_File_set_atomicity(3).
@@ -66,31 +74,37 @@ pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
 /// As the standard has it.
 #[no_mangle]
 pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_int) -> c_int {
-    let Some(mpi) = MpiIo::get() else {
-        return MISSING;
+    let work = || {
+        let Some(mpi) = MpiIo::get() else {
+            return MISSING;
+        };
+        // SAFETY: as the caller vouches; all processes of the file call this.
+        unsafe {
+            if is_atomic != 0 {
+                atomic::prepare(file);
+            }
+            let code = (mpi.file_set_atomicity)(file, is_atomic);
+            if code == SUCCESS {
+                choice::change_mode(mpi, file, is_atomic != 0);
+            }
+            code
+        }
     };
-    // SAFETY: as the caller vouches; all processes of the file call this.
-    unsafe {
-        if is_atomic != 0 {
-            atomic::prepare(file);
-        }
-        let code = (mpi.file_set_atomicity)(file, is_atomic);
-        if code == SUCCESS {
-            choice::change_mode(mpi, file, is_atomic != 0);
-        }
-        code
-    }
+    contain("MPI_File_set_atomicity", work, internal_error)
 }
 
 /// For the connectors of libraries above MPI-IO: not 0 if collective calls on a file, of this process and all others that have
 /// it open, become independent ones: those that write, or those that read.
 #[no_mangle]
 pub extern "C" fn weir_mpiio_is_changed(file: MpiHandle, is_write: c_int) -> c_int {
-    let direction = match is_write {
-        0 => Direction::Read,
-        _ => Direction::Write,
+    let work = || {
+        let direction = match is_write {
+            0 => Direction::Read,
+            _ => Direction::Write,
+        };
+        c_int::from(files::is_changed(file, direction))
     };
-    c_int::from(files::is_changed(file, direction))
+    contain("weir_mpiio_is_changed", work, || 0)
 }
 
 /// Declares collective calls: each calls the independent one with the same arguments for a file whose calls are changed, and
@@ -107,14 +121,17 @@ macro_rules! collective_calls {
         pub unsafe extern "C" fn $collective(file: MpiHandle, $($argument: $kind),*) -> c_int {
             type Call = unsafe extern "C" fn(MpiHandle, $($kind),*) -> c_int;
             static CALLS: OnceLock<[Option<Call>; 2]> = OnceLock::new();
-            // SAFETY: both functions have these arguments.
-            let calls = CALLS.get_or_init(|| unsafe { [function($own), function($independent)] });
-            let is_changed = files::is_changed(file, Direction::$direction);
-            match calls[usize::from(is_changed)] {
-                // SAFETY: as the caller vouches.
-                Some(call) => unsafe { call(file, $($argument),*) },
-                None => MISSING,
-            }
+            let work = || {
+                // SAFETY: both functions have these arguments.
+                let calls = CALLS.get_or_init(|| unsafe { [function($own), function($independent)] });
+                let is_changed = files::is_changed(file, Direction::$direction);
+                match calls[usize::from(is_changed)] {
+                    // SAFETY: the arguments are those that the caller has for the same function of MPI.
+                    Some(call) => unsafe { call(file, $($argument),*) },
+                    None => MISSING,
+                }
+            };
+            contain(stringify!($collective), work, internal_error)
         }
     )*};
 }

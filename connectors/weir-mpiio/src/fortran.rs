@@ -12,7 +12,8 @@ use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{Direction, Fint, MpiHandle, MISSING, SUCCESS};
+use weir_connect::bugs::contain;
+use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
 use crate::atomic;
@@ -161,7 +162,7 @@ macro_rules! file_calls {
             let mut own_code = SUCCESS;
             let code = given_or(code, &raw mut own_code);
             // SAFETY: the caller keeps to the standard; the function has these arguments.
-            unsafe {
+            let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_open)) else {
                     return *code = MISSING;
                 };
@@ -178,7 +179,11 @@ macro_rules! file_calls {
                     choice.note(handles.mpi, &path, handles.file(file));
                 }
                 choice.free(handles.mpi.mpi);
-            }
+            };
+            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            contain(stringify!($open), work, || unsafe {
+                set_code(code, internal_error())
+            });
         }
 
         /// MPI_File_close(3).
@@ -190,7 +195,7 @@ macro_rules! file_calls {
         pub unsafe extern "C" fn $close(file: *mut Fint, code: *mut Fint) {
             static NEXT: OnceLock<Option<FortranClose>> = OnceLock::new();
             // SAFETY: the caller keeps to the standard; the function has these arguments.
-            unsafe {
+            let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_close)) else {
                     return set_code(code, MISSING);
                 };
@@ -198,7 +203,11 @@ macro_rules! file_calls {
                     choice::forget(handles.file(file));
                 }
                 next(file, code);
-            }
+            };
+            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            contain(stringify!($close), work, || unsafe {
+                set_code(code, internal_error())
+            });
         }
 
         /// MPI_File_set_atomicity(3).
@@ -216,7 +225,7 @@ macro_rules! file_calls {
             let mut own_code = SUCCESS;
             let code = given_or(code, &raw mut own_code);
             // SAFETY: the caller keeps to the standard; the function has these arguments.
-            unsafe {
+            let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_atomicity)) else {
                     return *code = MISSING;
                 };
@@ -228,7 +237,11 @@ macro_rules! file_calls {
                 if let (SUCCESS, Some(handles)) = (*code, handles) {
                     choice::change_mode(handles.mpi, handles.file(file), *is_atomic != 0);
                 }
-            }
+            };
+            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            contain(stringify!($atomicity), work, || unsafe {
+                set_code(code, internal_error())
+            });
         }
     };
 }
@@ -264,7 +277,7 @@ macro_rules! collective_calls {
             type Call = unsafe extern "C" fn(*const Fint, $(replace!($argument *mut c_void),)* *mut Fint);
             static CALLS: OnceLock<[Option<Call>; 2]> = OnceLock::new();
             // SAFETY: the caller keeps to the standard; both functions have these arguments.
-            unsafe {
+            let work = || unsafe {
                 let calls = CALLS.get_or_init(|| [function($own), function($independent)]);
                 let handles = Conversions::get(true);
                 let is_changed = handles.is_some_and(|handles| {
@@ -274,7 +287,9 @@ macro_rules! collective_calls {
                     Some(call) => call(file, $($argument,)* code),
                     None => set_code(code, MISSING),
                 }
-            }
+            };
+            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            contain(stringify!($collective), work, || unsafe { set_code(code, internal_error()) });
         }
     )*};
 }

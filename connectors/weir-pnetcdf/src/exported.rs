@@ -3,7 +3,7 @@
 /// Declares one: its name, its arguments, and what it does, which may call PnetCDF's function of the same name: a closure.
 macro_rules! around {
     ($name:expr, $function:ident($($argument:ident: $kind:ty),* $(,)?), |$call:ident| $act:expr) => {
-        /// The function of PnetCDF that its exported name says.
+        /// The function of PnetCDF that its exported name says. If one of our assertions fails, it fails with `NC_EINTERNAL`.
         ///
         /// # Safety
         ///
@@ -25,7 +25,8 @@ macro_rules! around {
                 }
             };
             // SAFETY: as above.
-            unsafe { $act }
+            let act = || unsafe { $act };
+            weir_connect::bugs::contain($name, act, || $crate::library::NC_EINTERNAL)
         }
     };
 }

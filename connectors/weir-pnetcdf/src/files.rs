@@ -4,7 +4,6 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -13,6 +12,7 @@ use weir_arraylog::log_prefix;
 use weir_arrays::definitions::{FileDefinitions, Variable};
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{BlockMap, LogRecord};
+use weir_connect::bugs::contain;
 use weir_connect::complain;
 use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
 use weir_connect::place;
@@ -50,8 +50,9 @@ pub fn with<R: From<c_int>>(
         files.as_ref()?.get(&number)?.clone()
     };
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-    let acted = catch_unwind(AssertUnwindSafe(|| inside(|| act(&mut file))));
-    acted.unwrap_or_else(|_| Some(NC_EINTERNAL.into()))
+    // Within the guard of the whole call: PnetCDF is called all the same, since other processes call it.
+    let act = || inside(|| act(&mut file));
+    contain("a logged file", act, || Some(NC_EINTERNAL.into()))
 }
 
 /// Before a put that is not logged, or a get that PnetCDF does.

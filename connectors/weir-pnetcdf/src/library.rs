@@ -110,8 +110,13 @@ pub fn is_inside() -> bool {
 
 /// Calls PnetCDF.
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
-    let before = IS_INSIDE.with(|is_inside| is_inside.replace(true));
-    let result = call();
-    IS_INSIDE.with(|is_inside| is_inside.set(before));
-    result
+    /// Restores the mark, also after a failed assertion.
+    struct Restored(bool);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            IS_INSIDE.with(|is_inside| is_inside.set(self.0));
+        }
+    }
+    let _restored = Restored(IS_INSIDE.with(|is_inside| is_inside.replace(true)));
+    call()
 }

@@ -381,6 +381,9 @@ const CHECKS: &[Check] = &[
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
     c("faults::a_bug_of_weir_fails_a_call", "c/bugs.c"),
+    shell("faults::a_bug_of_a_connector_fails_a_call_of_mpi",
+        "shell/connector_bugs.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
+        .compiled(&[("mpi/connector_bugs.c", Compiler::Pnetcdf)]),
     c("faults::threads_are_cancelled", "c/cancelled.c"),
     c("descriptors::what_is_closed_unseen_is_not_written_to", "c/closed.c"),
     shell("programs::that_the_interposer_is_not_in", "shell/uninjected.sh", C).mounted(KernelMount::Never),

@@ -10,6 +10,7 @@
 
 #include <aio.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
@@ -217,6 +218,18 @@ static int of_a_step(const char *step)
 	return check_end();
 }
 
+/* The functions of weir.h that the interposer has, for a program that loads libweir.so. */
+static void of_the_api(void)
+{
+	static char room[4096];
+	int (*stat_by_api)(const char *, void *) = (int (*)(const char *, void *))dlsym(RTLD_DEFAULT, "weir_stat");
+	int (*attach)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "weir_attach");
+	MUST(stat_by_api && attach);
+	CHECK(attach(NULL) == 0, "weir_attach");
+	CHECK(stat_by_api(in_dir("WEIR-TEST-PATH-BUG"), room) == -EIO, "weir_stat");
+	CHECK(stat_by_api(in_dir("sound"), room) == 0, "and of another file");
+}
+
 int main(int argc, char **argv)
 {
 	const char *text;
@@ -266,5 +279,6 @@ int main(int argc, char **argv)
 	CHECK(in_step("before_fork", argv, argv[1]), "calls that fork");
 	CHECK(in_step("before_exec", argv, argv[1]), "calls that start another program");
 	CHECK(in_step("sigaction", argv, argv[1]), "calls that install a handler");
+	of_the_api();
 	return check_end();
 }

@@ -71,6 +71,32 @@ for hdf5, file in zip(libraries, files):
 PROGRAM
 check "two HDF5s in one process" /usr/bin/python3 "$outside/two.py" "$dir" "$h5py" "$("$tools/fetch-h5py" 3.16.0)"
 check "what they wrote" h5diff "$dir/two0.h5" "$dir/two1.h5"
+# Failed assertions of the connector, planted in builds that check themselves: the calls fail, and the program goes on.
+cat > "$outside/bugs.py" <<'PROGRAM'
+import os, sys, h5py
+d, planted = sys.argv[1], os.environ["WEIR_TEST_BUG"]
+failed = []
+def attempt(name, act):
+    try:
+        return act()
+    except Exception as error:
+        failed.append(name)
+f = attempt("create_file", lambda: h5py.File(d + "/bugs.h5", "w"))
+if f:
+    attempt("write_datasets", lambda: f.create_dataset("x", data=[1, 2, 3]))
+    attempt("read_datasets", lambda: f["x"][...])
+    attempt("change_file", lambda: f.flush())
+print(failed == [planted], failed)
+sys.stdout.flush()
+os._exit(0 if failed == [planted] else 1)
+PROGRAM
+if [ -n "${WEIR_TEST_ON_WEIR:-}" ]; then
+	for call in create_file write_datasets read_datasets change_file; do
+		told=$(WEIR_TEST_BUG=$call PYTHONPATH=$h5py /usr/bin/python3 "$outside/bugs.py" "$dir" 2>&1)
+		same "a bug in $call: the call fails alone" 0 $?
+		same "a bug in $call: it is told" 1 "$(grep -c 'weir: bug: .*planted for a test; the call fails' <<<"$told")"
+	done
+fi
 # Debian's, without connectors.
 check "HDF5 1.10" /usr/bin/python3 "$outside/errors.py" "$dir" "$outside/loaded"
 check_end
