@@ -67,14 +67,6 @@ impl<const N: usize> Slots<N> {
         Some(self.slot(place, signals))
     }
 
-    /// Forgets every holder: in a forked child, whose other threads are gone.
-    pub fn reset(&self) {
-        for owner in &self.owners {
-            owner.store(0, Ordering::Relaxed);
-        }
-        self.taken.store(0, Ordering::Release);
-    }
-
     fn slot(&self, place: usize, signals: SignalsBlocked) -> Slot<'_, N> {
         Slot {
             slots: self,

@@ -14,6 +14,7 @@
 //! | [`placement`] | the placement of names and extents on servers |
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`journal`] | the server's record of its changes, so that it can be started again |
+//! | [`splitmix`] | the mixer behind placements and seeds |
 //! | [`roster`] | the servers of an instance, and their addresses |
 //! | [`xattr`] | extended attributes |
 //! | [`proto`] | the operations a client may ask of its server |
@@ -30,6 +31,7 @@ pub mod path_globs;
 pub mod placement;
 pub mod proto;
 pub mod roster;
+pub mod splitmix;
 pub mod sync;
 pub mod types;
 pub mod xattr;

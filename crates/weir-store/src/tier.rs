@@ -296,19 +296,6 @@ impl<B: Backing> Tiers<B> {
         })
     }
 
-    /// Takes back all segments of `client`, which is gone; returns their number.
-    pub fn release_client(&mut self, client: ClientId) -> usize {
-        let held: Vec<SegmentId> = self
-            .slabs()
-            .flat_map(|(id, slab)| slab.segments_of(client).map(move |unit| id.segment(unit)))
-            .collect();
-        for &segment in &held {
-            let released = self.release(segment);
-            debug_assert!(released.is_ok());
-        }
-        held.len()
-    }
-
     /// Takes back all of a segment behind its first `keep_bytes`, in whole units: its client writes
     /// there no more. True if there was anything to take.
     pub fn trim(&mut self, segment: SegmentId, keep_bytes: u64) -> bool {

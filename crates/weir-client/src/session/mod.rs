@@ -263,16 +263,6 @@ impl Session {
         self.header
     }
 
-    /// The ring of closed records; use [`Session::push`] unless alone.
-    pub fn record_ring(&self) -> RecordRing<'static> {
-        self.records
-    }
-
-    /// The ring of notes; use [`Session::note`] unless alone.
-    pub fn note_ring(&self) -> NoteRing<'static> {
-        self.notes
-    }
-
     /// The client's number.
     #[inline]
     pub fn client_id(&self) -> ClientId {
@@ -418,13 +408,6 @@ impl Session {
             .into_iter()
             .for_each(Internal::close);
         self.bell.into_iter().for_each(Internal::close);
-    }
-
-    /// Forgets the holders of its locks; see [`SlowLock::reset`].
-    pub fn reset_locks(&self) {
-        self.calls.reset();
-        self.note_lock.reset();
-        self.push_lock.reset();
     }
 
     /// The number of channels that may be used.

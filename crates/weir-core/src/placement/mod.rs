@@ -14,6 +14,7 @@
 pub mod slices;
 pub mod tree;
 
+use crate::splitmix::mix;
 use crate::types::{Ino, Rank};
 
 /// Bytes of a file's offsets whose extents are kept at one server.
@@ -63,14 +64,6 @@ pub fn home_of_extents(ino: Ino, slice: u64, servers: u16) -> Rank {
 /// Separates the two uses, so that a file's slices do not follow its entries.
 const ENTRY: u64 = 0x656E_7472_7900_0000;
 const EXTENTS: u64 = 0x6578_7465_6E74_7300;
-
-/// The finaliser of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
 
 /// The paper's figure 1, in integers: `(b + 1) * 2^31 / ((key >> 33) + 1)`, rounded down,
 /// so that no machine's floating point can make two processes disagree.

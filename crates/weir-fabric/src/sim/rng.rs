@@ -1,10 +1,10 @@
-//! Random numbers from a seed: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-//!
-//! Written here, so that a seed gives the same run whatever happens to a library.
+//! Random numbers from a seed, by `weir_core::splitmix`.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
+
+use weir_core::splitmix::{mix, STEP};
 
 /// A seeded generator. Clones share one sequence.
 #[derive(Clone, Debug)]
@@ -24,11 +24,9 @@ impl SeededRng {
 
     /// The next number.
     pub fn next(&self) -> u64 {
-        let at = self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.0.set(at);
-        let mixed = (at ^ (at >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        let state = self.0.get();
+        self.0.set(state.wrapping_add(STEP));
+        mix(state)
     }
 
     /// A number from 0 to `below - 1`, or 0 if `below` is 0.

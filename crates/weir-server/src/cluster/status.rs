@@ -1,8 +1,6 @@
 //! The state of servers, for tools.
 
-use weir_core::proto::peer;
-use weir_core::proto::{FsError, ServerStatus};
-use weir_core::types::Rank;
+use weir_core::proto::ServerStatus;
 
 use crate::cluster::files::FileParts;
 use crate::cluster::peers::calls::ServerCalls;
@@ -29,14 +27,5 @@ impl<P: Platform> Cluster<P> {
         status.findings = self.audits().findings();
         status.rejected.extend(self.peers().net().refused());
         status
-    }
-
-    /// The state of every server that answers, in the order of ranks.
-    pub async fn status_of_all(&self) -> Vec<(Rank, Result<ServerStatus, FsError>)> {
-        let mut all = Vec::new();
-        for rank in self.peers().ranks() {
-            all.push((rank, self.call(rank, peer::Status {}).await));
-        }
-        all
     }
 }
