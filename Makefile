@@ -91,20 +91,9 @@ explore:
 	$(CARGO) test --package weir-core --features explore --test explore --no-run
 	timeout 90 $(CARGO) test --package weir-core --features explore --test explore
 
-# Miri interprets the tests of the shared records, and of the copies into slabs and out of them, that are
-# no property tests, which would take it minutes: uninitialised memory, races, references that overlap
-# and accesses beyond an allocation end them. It maps no files, so what lies in mappings is left out.
+# In CI it is installed; elsewhere it runs if it is there.
 miri:
-ifdef CI
-	rustup toolchain install nightly --profile minimal --component miri,rust-src \
-	    || { echo "miri: NOTHING WAS INTERPRETED: rustup cannot install a nightly toolchain with Miri" >&2; exit 0; }; \
-	export RUSTUP_TOOLCHAIN=nightly; \
-	timeout 300 $(CARGO) miri test --target-dir build/miri --package weir-core --lib -- \
-	    node::tail node::landing node::channel node::ofd; \
-	timeout 300 $(CARGO) miri test --target-dir build/miri --package weir-store --lib -- copy:: --skip like_a_plain_copy
-else
-	@echo "miri: NOTHING WAS INTERPRETED: CI is not set (CI=1 make miri does it)" >&2
-endif
+	@tools/miri $(if $(CI),--install)
 
 # The second instance has hardly any memory: what it is given goes to the file tier, and with
 # fsync to the device, whose own rate is measured beside it.

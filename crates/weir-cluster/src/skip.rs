@@ -11,19 +11,31 @@ use std::io::Write;
 /// Set where no test may be skipped, for any reason.
 const NEED: &str = "WEIR_TEST_NEED_CLUSTER";
 
+/// The kind of thing that a machine lacks for a test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// Rights or packages, which CI has.
+    Setup,
+    /// A feature that the kernel or the container refuses, which nobody can install.
+    Kernel,
+}
+
+impl Lack {
+    /// True if a test that lacks this must fail, not be skipped.
+    pub fn is_failure(self) -> bool {
+        let is_ci = self == Lack::Setup && std::env::var_os("CI").is_some();
+        is_ci || std::env::var_os(NEED).is_some()
+    }
+}
+
 /// Reports that the test `what` is skipped, because rights or packages are missing; fails it in CI.
 pub fn skip(what: &str, lacks: &str) {
-    let is_ci = std::env::var_os("CI").is_some();
-    say_or_fail(what, lacks, is_ci || is_needed());
+    say_or_fail(what, lacks, Lack::Setup.is_failure());
 }
 
 /// The same for features that the kernel or the container refuses, which CI tolerates.
 pub fn skip_for_kernel(what: &str, refused: &str) {
-    say_or_fail(what, refused, is_needed());
-}
-
-fn is_needed() -> bool {
-    std::env::var_os(NEED).is_some()
+    say_or_fail(what, refused, Lack::Kernel.is_failure());
 }
 
 fn say_or_fail(what: &str, lacks: &str, is_needed: bool) {

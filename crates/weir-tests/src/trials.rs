@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
+use weir_cluster::skip::Lack;
 
 use crate::launch::Target;
 use crate::needs::{missing, Need};
@@ -18,7 +19,7 @@ pub fn target(arguments: &Arguments) -> Result<Target, String> {
 }
 
 /// A trial on the target. If packages are missing it fails with their names, or is skipped where
-/// `WEIR_TEST_ALLOW_MISSING` says so.
+/// `WEIR_TEST_ALLOW_MISSING` says so, though not in CI.
 pub fn on_target(
     name: &str,
     needs: &[Need],
@@ -29,7 +30,8 @@ pub fn on_target(
     let target = target.clone();
     let allow_missing = std::env::var("WEIR_TEST_ALLOW_MISSING").is_ok_and(|value| value == "1");
     if allow_missing && !packages.is_empty() {
-        return skipped(name, &format!("missing on this machine: {packages}"));
+        let why = format!("missing on this machine: {packages}");
+        return skipped(name, Lack::Setup, &why);
     }
     Trial::test(name, move || {
         if !packages.is_empty() {
@@ -42,8 +44,12 @@ pub fn on_target(
     })
 }
 
-/// A trial that cannot run on this machine.
-pub fn skipped(name: &str, why: &str) -> Trial {
+/// A trial that cannot run on this machine: it is skipped, or fails where it must not be ([`mod@weir_cluster::skip`]).
+pub fn skipped(name: &str, lack: Lack, why: &str) -> Trial {
+    if lack.is_failure() {
+        let why = format!("it must not be skipped here: {why}");
+        return Trial::test(name, move || Err(Failed::from(why)));
+    }
     eprintln!("SKIP {name}: {why}");
     Trial::test(name, || Ok(()))
         .with_kind("SKIP")

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 
 use anyhow::Context;
 use libtest_mimic::{Arguments, Trial};
+use weir_cluster::skip::Lack;
 use weir_tests::build::{self, Compiler};
 use weir_tests::launch::{check_file, run, Job, Options, Target};
 use weir_tests::mount::{why_none, KernelMount};
@@ -471,14 +472,15 @@ fn trial(check: &'static Check, target: &Result<Target, String>) -> Trial {
     let is_directory = matches!(target, Ok(Target::Directory(_)));
     let needs_mount = check.mount.is_needed() && !is_directory;
     if let Some(why) = needs_mount.then(why_none).flatten() {
-        return trials::skipped(check.name, &format!("no kernel mount: {why}"));
+        let why = format!("no kernel mount: {why}");
+        return trials::skipped(check.name, Lack::Kernel, &why);
     }
     let tool = check
         .tool
         .map(|tool| (tool, needs::directory_of_tool(tool)));
     if let Some((tool, None)) = tool {
         let why = format!("tools/{tool} --install installs it");
-        return trials::skipped(check.name, &why);
+        return trials::skipped(check.name, Lack::Setup, &why);
     }
     trials::on_target(check.name, check.needs, target, |target| {
         for (tool, argument) in check.fetched {

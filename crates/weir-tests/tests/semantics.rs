@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
+use weir_cluster::skip::Lack;
 use weir_tests::launch::{servers_wanted, Target};
 use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::source_root;
@@ -204,7 +205,8 @@ fn main() {
     let no_mount = why_none();
     let trials = examples.into_iter().map(|example| {
         if let Some(why) = no_mount.as_ref().filter(|_| example.mount.is_needed()) {
-            return trials::skipped(&example.name, &format!("no kernel mount: {why}"));
+            let why = format!("no kernel mount: {why}");
+            return trials::skipped(&example.name, Lack::Kernel, &why);
         }
         let binary = binary.clone();
         Trial::test(example.name.clone(), move || {
