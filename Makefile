@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz explore miri bench man docs lint fmt clippy tidy deny aarch64 install dist clean
+.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz explore miri bench man docs lint fmt clippy rustdoc tidy deny aarch64 install dist clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PRELOAD := weir-preload
 
 # The parts of `make test`, in their order, and what they build.
-PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz explore miri aarch64 test-real build test-release
+PARTS := setup fmt tidy clippy rustdoc deny test-build test-rust simulate fuzz explore miri aarch64 test-real build test-release
 TESTED := --workspace --exclude $(PRELOAD) --exclude weir-tests
 BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
 RELEASE := $(dir $(BUILT))release
@@ -112,7 +112,7 @@ man: build
 docs:
 	WEIR_TEST_BLESS=1 $(CARGO) test --quiet --package weir-config --lib docs
 
-lint: fmt clippy tidy aarch64
+lint: fmt clippy rustdoc tidy aarch64
 	@tools/deny --install
 
 fmt:
@@ -123,6 +123,11 @@ clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --package weir-core --features explore --test explore -- -D warnings
 	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir build/fuzz --all-targets
+
+# Links of documentation comments lead to items that exist.
+rustdoc: export RUSTDOCFLAGS := -D rustdoc::broken_intra_doc_links -A rustdoc::private_intra_doc_links
+rustdoc:
+	$(CARGO) doc --quiet --workspace --no-deps --document-private-items
 
 tidy:
 	$(CARGO) xtask tidy

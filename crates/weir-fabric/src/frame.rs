@@ -242,7 +242,7 @@ pub enum Role {
     Acceptor,
 }
 
-/// Computes the proof of one end. Compare with `==`: [`Hash`] compares in constant time.
+/// Computes the proof of one end. Compare with `==`: [`struct@Hash`] compares in constant time.
 pub fn proof(secret: &Secret, role: Role, dialler: &Greeting, acceptor: &Greeting) -> Hash {
     let word: &[u8] = match role {
         Role::Dialler => b"weir fabric dialler 1",

@@ -5,7 +5,7 @@
 //! parts of. It is the last thing that a start makes and the first that an end removes; so
 //! directories without one hold nothing that anybody was promised, and any start may clear them. What
 //! has a label goes only by `weir stop`, with the restart that takes it up, or once its job is
-//! over ([`Job::is_over`]).
+//! over ([`Job::is_over`](super::Job::is_over)).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

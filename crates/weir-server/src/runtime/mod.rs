@@ -1,7 +1,7 @@
 //! One server's threads, socket and shared memory.
 //!
 //! The thread that calls [`serve`] becomes the *service thread*. It owns the
-//! [`Node`](crate::node::Node), answers clients' channels, and sleeps on one futex while there are
+//! [`Node`], answers clients' channels, and sleeps on one futex while there are
 //! no requests. The *poller* thread waits for connections, hangups and the ends of processes. It
 //! passes these events over a queue and wakes the service thread. Warmers (`weir-store`) make
 //! memory warm; they start only once clients may come.

@@ -2,7 +2,7 @@
 //!
 //! - crates depend on each other only along the arrows of the design ([`arrows`]);
 //! - files of a folder do not use each other in a circle ([`cycles`]);
-//! - documents and comments name files that exist ([`documents`]);
+//! - documents and comments name files that exist ([`mod@documents`]);
 //! - types, functions and comments use the glossary's words ([`words`]);
 //! - every source opens with what it is, is ASCII, is not too long, and gives a reason for each
 //!   lint it silences ([`source`]);

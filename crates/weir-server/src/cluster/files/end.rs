@@ -7,7 +7,7 @@
 //! room finds the room.
 //!
 //! A home must not be told that a node lets go of a file while that node asks to hold it:
-//! [`Leaving`] keeps the two apart.
+//! [`Leaving`](super::leaving::Leaving) keeps the two apart.
 
 use std::collections::BTreeMap;
 

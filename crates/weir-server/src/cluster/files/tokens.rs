@@ -8,8 +8,8 @@
 //! never older than a write that returned. No clocks are compared. Byte-range tokens are GPFS's
 //! (Schmuck and Haskin, FAST 2002, section 3).
 //!
-//! **Cost.** One request for each record, not for each write: a token is a claim ([`Claim`]), a
-//! range that grows as the record does, or an arithmetic progression. A node that alone has the
+//! **Cost.** One request for each record, not for each write: a token is a claim
+//! ([`Claim`](weir_core::node::claim::Claim)), a range that grows as the record does, or an arithmetic progression. A node that alone has the
 //! file open for writing is granted all of it. In a phase in which all nodes write disjoint bytes,
 //! or all read, each node asks once for each claim; between two phases every node gives up its
 //! tokens once.
