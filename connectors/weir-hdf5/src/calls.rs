@@ -122,7 +122,7 @@ unsafe fn open_by(
         };
         let file = beneath.wrap(open(connector, beneath.list), request);
         if !file.is_null() {
-            note_file(connector, (file, name), flags, access, list);
+            note_file(connector, file, name, flags, access, list);
         }
         file
     }
@@ -135,7 +135,8 @@ unsafe fn open_by(
 /// A file of the connector, its name and lists.
 unsafe fn note_file(
     connector: &VolConnector,
-    (file, name): (VolObject, *const c_char),
+    file: VolObject,
+    name: *const c_char,
     flags: c_uint,
     access: Hid,
     list: Hid,
@@ -301,6 +302,21 @@ unsafe fn publish(
     }
 }
 
+/// An object, and its type in HDF5.
+#[derive(Clone, Copy)]
+struct TypedObject {
+    object: VolObject,
+    object_type: c_int,
+}
+
+/// The arguments of a change of an object.
+#[derive(Clone, Copy)]
+struct ChangeArguments {
+    arguments: *mut OperationNumber,
+    /// The number of the operation that is a flush.
+    flush: c_int,
+}
+
 /// Calls an operation, and publishes the object's file if it was a flush.
 ///
 /// # Safety
@@ -309,8 +325,8 @@ unsafe fn publish(
 unsafe fn change_and_publish(
     connector: Option<&VolConnector>,
     change: fn(&VolConnector) -> OperationCallback<OperationNumber>,
-    (object, object_type): (VolObject, c_int),
-    (arguments, flush): (*mut OperationNumber, c_int),
+    object: TypedObject,
+    change_arguments: ChangeArguments,
     list: Hid,
     request: VolRequest,
 ) -> Herr {
@@ -320,10 +336,11 @@ unsafe fn change_and_publish(
     };
     // SAFETY: as the caller vouches.
     unsafe {
+        let ChangeArguments { arguments, flush } = change_arguments;
         let is_flush = (*arguments).operation == flush;
-        let code = change(object, arguments, list, request);
+        let code = change(object.object, arguments, list, request);
         match is_flush {
-            true => publish(connector, object, object_type, list, code),
+            true => publish(connector, object.object, object.object_type, list, code),
             false => code,
         }
     }
@@ -343,8 +360,8 @@ macro_rules! changes {
                 change_and_publish(
                     connector(SLOT),
                     |connector| connector.under.$class.specific,
-                    (object, $object_type),
-                    (arguments, $flush),
+                    TypedObject { object, object_type: $object_type },
+                    ChangeArguments { arguments, flush: $flush },
                     list,
                     request,
                 )

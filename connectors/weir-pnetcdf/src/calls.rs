@@ -134,20 +134,27 @@ unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
 }
 
 around!("ncmpi_wait", wait(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
-    let waited = files::with(number, |file| Some(file.wait((count, requests, statuses), false)));
+    let waited = files::with(number, |file| Some(file.wait(RequestList { count, numbers: requests, statuses }, false)));
     waited.unwrap_or_else(call)
 });
 around!("ncmpi_wait_all", wait_all(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
-    let waited = files::with(number, |file| Some(file.wait((count, requests, statuses), true)));
+    let waited = files::with(number, |file| Some(file.wait(RequestList { count, numbers: requests, statuses }, true)));
     waited.unwrap_or_else(call)
 });
 around!("ncmpi_cancel", cancel(number: c_int, count: c_int, requests: *mut c_int, statuses: *mut c_int), |call| {
-    let cancelled = files::with(number, |file| Some(file.cancel_requests((count, requests, statuses))));
+    let cancelled = files::with(number, |file| Some(file.cancel_requests(RequestList { count, numbers: requests, statuses })));
     cancelled.unwrap_or_else(call)
 });
 
-/// The requests of a wait: how many, or which kind; their numbers; null, or room for a status of each.
-type Requests = (c_int, *mut c_int, *mut c_int);
+/// The requests of a wait, as PnetCDF's functions take them.
+#[derive(Clone, Copy)]
+struct RequestList {
+    /// How many, or which kind.
+    count: c_int,
+    numbers: *mut c_int,
+    /// Null, or room for a status of each.
+    statuses: *mut c_int,
+}
 
 impl LoggedFile {
     /// Waits for requests. Those of ours are done: their elements are in the log. If others may be gets, all processes flush
@@ -156,11 +163,10 @@ impl LoggedFile {
     /// # Safety
     ///
     /// As of PnetCDF's function.
-    unsafe fn wait(&mut self, (count, requests, statuses): Requests, is_collective: bool) -> c_int {
+    unsafe fn wait(&mut self, list: RequestList, is_collective: bool) -> c_int {
         // SAFETY: as the caller vouches.
-        let (mut others, is_all) =
-            unsafe { self.end_own((count, requests, statuses), |_, _| NC_NOERR) };
-        let has_gets = match count {
+        let (mut others, is_all) = unsafe { self.end_own(list, |_, _| NC_NOERR) };
+        let has_gets = match list.count {
             REQ_ALL | GET_REQ_ALL => self.pending_gets > 0,
             PUT_REQ_ALL => false,
             _ => !others.is_empty(),
@@ -187,9 +193,7 @@ impl LoggedFile {
         }
         let code = match is_any_left || !is_collective && !others.is_empty() {
             // SAFETY: as the caller vouches.
-            true => unsafe {
-                self.wait_for_others((count, requests, statuses), &mut others, is_collective)
-            },
+            true => unsafe { self.wait_for_others(list, &mut others, is_collective) },
             false => NC_NOERR,
         };
         result = first_error(result, code);
@@ -207,11 +211,11 @@ impl LoggedFile {
     /// As [`LoggedFile::wait`].
     unsafe fn end_own(
         &mut self,
-        (count, requests, statuses): Requests,
+        list: RequestList,
         mut act: impl FnMut(&mut LoggedFile, &crate::requests::PutRequest) -> c_int,
     ) -> (Vec<usize>, bool) {
-        let Ok(count) = usize::try_from(count) else {
-            if count != GET_REQ_ALL {
+        let Ok(count) = usize::try_from(list.count) else {
+            if list.count != GET_REQ_ALL {
                 for request in self.requests.end_all() {
                     act(self, &request);
                 }
@@ -222,7 +226,7 @@ impl LoggedFile {
         for index in 0..count {
             // SAFETY: as the caller vouches: so many numbers, and statuses, if there are any.
             unsafe {
-                let number = requests.add(index);
+                let number = list.numbers.add(index);
                 let status = match self.requests.end_request(*number) {
                     Some(request) => act(self, &request),
                     None if *number == REQ_NULL => NC_NOERR,
@@ -232,8 +236,8 @@ impl LoggedFile {
                     }
                 };
                 *number = REQ_NULL;
-                if !statuses.is_null() {
-                    *statuses.add(index) = status;
+                if !list.statuses.is_null() {
+                    *list.statuses.add(index) = status;
                 }
             }
         }
@@ -247,7 +251,7 @@ impl LoggedFile {
     /// As [`LoggedFile::wait`].
     unsafe fn wait_for_others(
         &self,
-        (count, requests, statuses): Requests,
+        list: RequestList,
         others: &mut [usize],
         is_collective: bool,
     ) -> c_int {
@@ -257,11 +261,9 @@ impl LoggedFile {
         };
         // SAFETY: as the caller vouches.
         unsafe {
-            with_others(
-                (count, requests, statuses),
-                others,
-                |count, requests, statuses| wait(self.number, count, requests, statuses),
-            )
+            with_others(list, others, |count, requests, statuses| {
+                wait(self.number, count, requests, statuses)
+            })
         }
     }
 
@@ -270,11 +272,11 @@ impl LoggedFile {
     /// # Safety
     ///
     /// As of PnetCDF's function.
-    unsafe fn cancel_requests(&mut self, (count, requests, statuses): Requests) -> c_int {
+    unsafe fn cancel_requests(&mut self, list: RequestList) -> c_int {
         let mut result = NC_NOERR;
         // SAFETY: as the caller vouches.
         unsafe {
-            let (others, is_all) = self.end_own((count, requests, statuses), |file, request| {
+            let (others, is_all) = self.end_own(list, |file, request| {
                 let code = file
                     .cancel(request)
                     .map_or_else(|error| error_code(&error), |()| NC_NOERR);
@@ -282,13 +284,9 @@ impl LoggedFile {
                 code
             });
             if is_all || !others.is_empty() {
-                let code = with_others(
-                    (count, requests, statuses),
-                    &others,
-                    |count, requests, statuses| {
-                        (self.library.cancel)(self.number, count, requests, statuses)
-                    },
-                );
+                let code = with_others(list, &others, |count, requests, statuses| {
+                    (self.library.cancel)(self.number, count, requests, statuses)
+                });
                 result = first_error(result, code);
             }
         }
@@ -302,17 +300,17 @@ impl LoggedFile {
 ///
 /// As of PnetCDF's function.
 unsafe fn with_others(
-    (count, requests, statuses): Requests,
+    list: RequestList,
     others: &[usize],
     call: impl FnOnce(c_int, *mut c_int, *mut c_int) -> c_int,
 ) -> c_int {
-    if count < 0 {
-        return call(count, requests, statuses);
+    if list.count < 0 {
+        return call(list.count, list.numbers, list.statuses);
     }
     // SAFETY: as the caller vouches.
     let mut own: Vec<c_int> = others
         .iter()
-        .map(|index| unsafe { *requests.add(*index) })
+        .map(|index| unsafe { *list.numbers.add(*index) })
         .collect();
     let mut answers = vec![NC_NOERR; own.len()];
     let code = call(
@@ -323,9 +321,9 @@ unsafe fn with_others(
     for ((index, number), answer) in others.iter().zip(own).zip(answers) {
         // SAFETY: as above.
         unsafe {
-            *requests.add(*index) = number;
-            if !statuses.is_null() {
-                *statuses.add(*index) = answer;
+            *list.numbers.add(*index) = number;
+            if !list.statuses.is_null() {
+                *list.statuses.add(*index) = answer;
             }
         }
     }
