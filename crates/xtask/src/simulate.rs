@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -180,7 +181,7 @@ pub fn run(wish: &SimulateArgs) -> Result<ExitCode> {
                         if late || failed >= ENOUGH || first >= end {
                             return Ok(());
                         }
-                        let seeds = (first, BATCH.min(end - first));
+                        let seeds = first..first + BATCH.min(end - first);
                         batch(program, seeds, wish.faults(), tally)?;
                     }
                 })
@@ -229,14 +230,14 @@ fn command(program: &Path) -> Command {
     command
 }
 
-/// Runs seeds `[first, first + count)`, past those that kill the worker.
+/// Runs seeds, past those that kill the worker.
 fn batch(
     program: &Path,
-    (first, count): (u64, u64),
+    seeds: Range<u64>,
     faults: Option<&str>,
     tally: &Mutex<SeedTally>,
 ) -> Result<()> {
-    let (mut at, end) = (first, first + count);
+    let Range { start: mut at, end } = seeds;
     while at < end {
         let mut child = command(program)
             .args([at.to_string(), (end - at).to_string()])
