@@ -36,7 +36,7 @@ use table::{messages, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 operations! {
     local {
@@ -71,6 +71,72 @@ operations! {
         } -> ();
     }
 
+    home {
+        /// The target of a symbolic link.
+        readlink(Caller, Named): Readlink {
+            /// The link.
+            ino: Ino,
+        } -> Vec<u8>;
+
+        /// Makes a file read-only for good, everywhere, once no program has it open for writing;
+        /// returns whether it is so now.
+        laminate(Caller, Named): Laminate {
+            /// The file.
+            ino: Ino,
+            /// The cause of the lamination.
+            cause: Cause,
+        } -> bool;
+
+        /// Returns how far the writing of a file is, on all nodes. If it is written, all nodes see its
+        /// bytes.
+        get_write_state(Caller, Named): GetWriteState {
+            /// The file.
+            ino: Ino,
+        } -> WriteState;
+
+        /// Frees the storage of a file of an elevated tree whose bytes are on the parallel file system: its
+        /// link in [`crate::elevated::EVICTED`] says where. False: it is not the version that is named, or a
+        /// program has it open for writing, or another node has it open; then nothing was done.
+        evict(Caller, Named): Evict {
+            /// The file.
+            ino: Ino,
+            /// The version that is on the parallel file system.
+            version: ContentVersion,
+        } -> bool;
+
+        /// Returns the part of a file that is on the parallel file system alone.
+        get_copy_use(Caller, Named): GetCopyUse {
+            /// The file.
+            ino: Ino,
+        } -> CopyUse;
+
+        /// Has all that was written to a file be in extents of its own: what programs write from now on is in
+        /// others. `None`: ranges of it cannot be evicted now.
+        settle_extents(Caller, Named): SettleExtents {
+            /// The file.
+            ino: Ino,
+        } -> Option<SettledExtents>;
+
+        /// Frees the storage of ranges of a file that the parallel file system has: its link in
+        /// [`crate::elevated::EVICTED`] says where. Ranges that have holes, or that were written since the
+        /// extents were settled, stay; so do all, if another request has settled them since, or if programs began or
+        /// ended writing. Returns the number of bytes freed.
+        evict_ranges(Caller, Named): EvictRanges {
+            /// The file.
+            ino: Ino,
+            /// The moment before their bytes were copied.
+            settled: SettledExtents,
+            /// The ranges, at most [`MOST_RANGES`].
+            ranges: Vec<ByteRange>,
+        } -> u64;
+
+        /// Prepares an evicted file for being written: its extents say from now on that its bytes are those of its
+        /// copy.
+        begin_update(Caller, Named): BeginUpdate {
+            /// The file.
+            ino: Ino,
+        } -> ();
+    }
     shared {
         /// Creates a regular file, or finds it if `exclusive` is not set and it exists
         /// (also as another kind of file: the caller looks). With `attach` a new file is
@@ -249,65 +315,6 @@ operations! {
             ino: Ino,
             /// The attribute.
             name: Vec<u8>,
-        } -> ();
-
-        /// Makes a file read-only for good, everywhere, once no program has it open for writing;
-        /// returns whether it is so now.
-        laminate(Caller, Named): Laminate {
-            /// The file.
-            ino: Ino,
-            /// The cause of the lamination.
-            cause: Cause,
-        } -> bool;
-
-        /// Returns how far the writing of a file is, on all nodes. If it is written, all nodes see its
-        /// bytes.
-        get_write_state(Caller, Named): GetWriteState {
-            /// The file.
-            ino: Ino,
-        } -> WriteState;
-
-        /// Frees the storage of a file of an elevated tree whose bytes are on the parallel file system: its
-        /// link in [`crate::elevated::EVICTED`] says where. False: it is not the version that is named, or a
-        /// program has it open for writing, or another node has it open; then nothing was done.
-        evict(Caller, Named): Evict {
-            /// The file.
-            ino: Ino,
-            /// The version that is on the parallel file system.
-            version: ContentVersion,
-        } -> bool;
-
-        /// Returns the part of a file that is on the parallel file system alone.
-        get_copy_use(Caller, Named): GetCopyUse {
-            /// The file.
-            ino: Ino,
-        } -> CopyUse;
-
-        /// Has all that was written to a file be in extents of its own: what programs write from now on is in
-        /// others. `None`: ranges of it cannot be evicted now.
-        settle_extents(Caller, Named): SettleExtents {
-            /// The file.
-            ino: Ino,
-        } -> Option<SettledExtents>;
-
-        /// Frees the storage of ranges of a file that the parallel file system has: its link in
-        /// [`crate::elevated::EVICTED`] says where. Ranges that have holes, or that were written since the
-        /// extents were settled, stay; so do all, if another request has settled them since, or if programs began or
-        /// ended writing. Returns the number of bytes freed.
-        evict_ranges(Caller, Named): EvictRanges {
-            /// The file.
-            ino: Ino,
-            /// The moment before their bytes were copied.
-            settled: SettledExtents,
-            /// The ranges, at most [`MOST_RANGES`].
-            ranges: Vec<ByteRange>,
-        } -> u64;
-
-        /// Prepares an evicted file for being written: its extents say from now on that its bytes are those of its
-        /// copy.
-        begin_update(Caller, Named): BeginUpdate {
-            /// The file.
-            ino: Ino,
         } -> ();
 
         /// Returns once there may be room for a write to an elevated tree that found none, or after some
@@ -504,12 +511,6 @@ operations! {
             /// The directory, by its number in this node's table or its own.
             ino: Ino,
         } -> Attr;
-
-        /// The target of a symbolic link.
-        readlink(Caller, Named): Readlink {
-            /// The link.
-            ino: Ino,
-        } -> Vec<u8>;
 
         /// The path of a directory from the root of its tree; "/" for a root.
         path_of(Caller, Named): PathOf {

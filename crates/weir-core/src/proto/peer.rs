@@ -13,11 +13,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::audit::Unseen;
-use super::table::{messages, peer_operations};
+use super::table::{messages, peer_operations, Operation};
 use super::{
-    encode, encoded, ByteRange, Cause, Child, ContentVersion, CopyUse, FsError, HeldLock,
-    HistoryPosition, Kept, Listing, NameHistory, RoomOutlook, RoomState, ServerStatus,
-    SettledExtents, WriteState,
+    encode, encoded, ByteRange, Child, FsError, HeldLock, HistoryPosition, Kept, Listing,
+    NameHistory, RoomOutlook, RoomState, ServerStatus,
+};
+pub use super::{
+    BeginUpdate, Evict, EvictRanges, GetCopyUse, GetWriteState, Laminate, Readlink, SettleExtents,
 };
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
@@ -37,7 +39,24 @@ pub trait PeerOperation: Into<Request> {
     async fn perform<H: Handler>(self, handler: &H, from: Rank) -> Result<Self::Reply, FsError>;
 }
 
+/// An operation of a client that its server hands on, as it is, to the home of an inode.
+pub trait HomeOperation: PeerOperation {
+    /// The inode: from a client by its number in the node's table, or by that in the instance.
+    fn inode(&mut self) -> &mut Ino;
+}
+
 peer_operations! {
+    home {
+        readlink: Readlink,
+        laminate: Laminate,
+        get_write_state: GetWriteState,
+        evict: Evict,
+        get_copy_use: GetCopyUse,
+        settle_extents: SettleExtents,
+        evict_ranges: EvictRanges,
+        begin_update: BeginUpdate,
+    }
+
     /// Returns the inode that a name names. At the entry's home.
     find: Find {
         /// The directory.
@@ -369,12 +388,6 @@ peer_operations! {
         name: Vec<u8>,
     } -> ();
 
-    /// Returns the target of a symbolic link. At its home.
-    readlink at home of ino: Readlink {
-        /// The link.
-        ino: Ino,
-    } -> Vec<u8>;
-
     /// Keeps a file alive while the asker's node has it open; returns its attributes. At its home.
     hold at home of ino: Hold {
         /// The file.
@@ -465,64 +478,12 @@ peer_operations! {
         ino: Ino,
     } -> ();
 
-    /// Laminates a file once no program has it open for writing; returns whether it is laminated
-    /// now. At its home.
-    laminate at home of ino: Laminate {
-        /// The file.
-        ino: Ino,
-        /// The cause of the lamination.
-        cause: Cause,
-    } -> bool;
-
     /// If no program of the asked server's node has a file open for writing, lets none open it so.
     /// Returns the number that have it open.
     seal: Seal {
         /// The file.
         ino: Ino,
     } -> u32;
-
-    /// Returns how far the writing of a file is, on all nodes. If it is written, all its bytes are
-    /// published. At its home.
-    get_write_state at home of ino: GetWriteState {
-        /// The file.
-        ino: Ino,
-    } -> WriteState;
-
-    /// Frees the storage of a file; see [`super::Evict`]. At its home.
-    evict at home of ino: Evict {
-        /// The file.
-        ino: Ino,
-        /// The version that is on the parallel file system.
-        version: ContentVersion,
-    } -> bool;
-
-    /// Returns the part of a file that is on the parallel file system alone. At its home.
-    get_copy_use at home of ino: GetCopyUse {
-        /// The file.
-        ino: Ino,
-    } -> CopyUse;
-
-    /// See [`super::SettleExtents`]. At the file's home.
-    settle_extents at home of ino: SettleExtents {
-        /// The file.
-        ino: Ino,
-    } -> Option<SettledExtents>;
-
-    /// See [`super::EvictRanges`]. At the file's home.
-    evict_ranges at home of ino: EvictRanges {
-        /// The file.
-        ino: Ino,
-        /// The moment before their bytes were copied.
-        settled: SettledExtents,
-        /// The ranges.
-        ranges: Vec<ByteRange>,
-    } -> u64;
-
-    /// See [`super::BeginUpdate`]. At the file's home.
-    begin_update at home of ino: BeginUpdate {
-        /// The file.
-        ino: Ino,
-    } -> ();
 
     /// Settles the extents of the asked server's slices of a file.
     settle_slices: SettleSlices {

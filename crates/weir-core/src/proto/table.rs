@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -70,6 +71,15 @@ impl<T: 'static> Served<T> {
         Served::Later(Box::pin(work))
     }
 
+    /// An operation that runs at once as far as it can. It is polled once more by whoever gets it.
+    pub fn run(work: impl Future<Output = T> + 'static) -> Served<T> {
+        let mut work = Box::pin(work);
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Served::Now(result),
+            Poll::Pending => Served::Later(work),
+        }
+    }
+
     /// The same with another result, made of this one.
     pub fn map<U: 'static>(self, make: impl FnOnce(T) -> U + 'static) -> Served<U> {
         match self {
@@ -98,9 +108,9 @@ pub trait Operation: Into<super::Request> {
     const OBJECT: OperationObject;
 }
 
-/// Makes a message of each line, and an enum of all of them.
+/// Makes a message of each line, and an enum of all of them, those of the table of clients included.
 macro_rules! messages {
-    ($(
+    ({ $($client:ident)* } $(
         $(#[$meta:meta])*
         $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? }
     )*) => {
@@ -116,9 +126,18 @@ macro_rules! messages {
             }
         )*
 
+        $(
+            impl From<$client> for Request {
+                fn from(op: $client) -> Request {
+                    Request::$client(op)
+                }
+            }
+        )*
+
         /// Any operation, as it travels.
         #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
         pub enum Request {
+            $( #[doc = concat!("See [`", stringify!($client), "`].")] $client($client), )*
             $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
         }
     };
@@ -131,8 +150,8 @@ macro_rules! messages {
 /// method(asker, object): Message { fields } -> Reply;
 /// ```
 ///
-/// Those under `local` concern the tables of the asked server alone, those under `shared` may
-/// concern other servers.
+/// Those under `local` concern the tables of the asked server alone; those under `home` are handed
+/// on, as they are, to the home of their `ino`; those under `shared` may concern several servers.
 macro_rules! operations {
     (
         local { $(
@@ -140,6 +159,12 @@ macro_rules! operations {
             $local_method:ident($local_asker:ty, $local_object:ident): $local_name:ident {
                 $( $(#[$local_field_meta:meta])* $local_field:ident: $local_type:ty ),* $(,)?
             } -> $local_reply:ty;
+        )* }
+        home { $(
+            $(#[$home_meta:meta])*
+            $home_method:ident($home_asker:ty, $home_object:ident): $home_name:ident {
+                $( $(#[$home_field_meta:meta])* $home_field:ident: $home_type:ty ),* $(,)?
+            } -> $home_reply:ty;
         )* }
         shared { $(
             $(#[$meta:meta])*
@@ -149,8 +174,12 @@ macro_rules! operations {
         )* }
     ) => {
         messages! {
+            {}
             $( $(#[$local_meta])* $local_name {
                 $( $(#[$local_field_meta])* $local_field: $local_type ),*
+            } )*
+            $( $(#[$home_meta])* $home_name {
+                $( $(#[$home_field_meta])* $home_field: $home_type ),*
             } )*
             $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )*
         }
@@ -160,6 +189,13 @@ macro_rules! operations {
                 type Reply = $local_reply;
                 const NAME: &'static str = stringify!($local_method);
                 const OBJECT: OperationObject = OperationObject::$local_object;
+            }
+        )*
+        $(
+            impl Operation for $home_name {
+                type Reply = $home_reply;
+                const NAME: &'static str = stringify!($home_method);
+                const OBJECT: OperationObject = OperationObject::$home_object;
             }
         )*
         $(
@@ -174,8 +210,9 @@ macro_rules! operations {
             /// The operation's name, for counting.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $( Request::$local_name(_) => $local_name::NAME, )*
-                    $( Request::$name(_) => $name::NAME, )*
+                    $( Request::$local_name(_) => <$local_name as Operation>::NAME, )*
+                    $( Request::$home_name(_) => <$home_name as Operation>::NAME, )*
+                    $( Request::$name(_) => <$name as Operation>::NAME, )*
                 }
             }
         }
@@ -196,6 +233,10 @@ macro_rules! operations {
 
             /// Returns the server's tables.
             fn local<R>(&self, act: impl FnOnce(&mut Self::Local) -> R) -> R;
+
+            /// Has the home of the inode, which may be this server, do an operation.
+            fn ask_home<O: peer::HomeOperation + 'static>(&self, op: O)
+                -> Served<Result<<O as peer::PeerOperation>::Reply, FsError>>;
 
             $(
                 $(#[$meta])*
@@ -219,6 +260,10 @@ macro_rules! operations {
                         Err(error) => Err(error),
                     },
                 )), )*
+                $( Request::$home_name(op) => match <$home_asker>::admit(caller) {
+                    Ok(_) => server.ask_home(op).map(|result| encoded_in(out, &result)),
+                    Err(error) => Served::Now(refusal(error)),
+                }, )*
                 $( Request::$name(op) => match <$asker>::admit(caller) {
                     Ok(from) => {
                         let served = server.$method(from, op);
@@ -238,16 +283,44 @@ macro_rules! operations {
 /// method [at home of field]: Message { fields } -> Reply;
 /// ```
 ///
-/// A request at the home of an inode is refused by any other server.
+/// A request at the home of an inode is refused by any other server. Those under `home` are declared
+/// in the table of clients, and travel to the home of their `ino` as they are.
 macro_rules! peer_operations {
-    ($(
+    (home { $( $home_method:ident: $home_name:ident, )* } $(
         $(#[$meta:meta])*
         $method:ident $(at home of $key:ident)?: $name:ident {
             $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)?
         } -> $reply:ty;
     )*) => {
-        messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
+        messages! {
+            { $($home_name)* }
+            $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )*
+        }
 
+        $(
+            impl PeerOperation for $home_name {
+                type Reply = <$home_name as Operation>::Reply;
+                const NAME: &'static str = stringify!($home_method);
+
+                async fn perform<H: Handler>(
+                    self,
+                    handler: &H,
+                    from: Rank,
+                ) -> Result<<$home_name as Operation>::Reply, FsError> {
+                    if self.ino.rank() != handler.rank() {
+                        return Err(FsError::Malformed);
+                    }
+                    handler.count(<Self as PeerOperation>::NAME);
+                    handler.$home_method(from, self).await
+                }
+            }
+
+            impl HomeOperation for $home_name {
+                fn inode(&mut self) -> &mut Ino {
+                    &mut self.ino
+                }
+            }
+        )*
         $(
             impl PeerOperation for $name {
                 type Reply = $reply;
@@ -276,12 +349,18 @@ macro_rules! peer_operations {
             /// Counts one more of an operation.
             fn count(&self, name: &'static str);
 
+            $(
+                #[doc = concat!("See [`super::", stringify!($home_name), "`].")]
+                async fn $home_method(&self, from: Rank, op: $home_name)
+                    -> Result<<$home_name as Operation>::Reply, FsError>;
+            )*
             $( $(#[$meta])* async fn $method(&self, from: Rank, op: $name) -> Result<$reply, FsError>; )*
         }
 
         /// Decodes a request, has it done, and encodes the reply.
         pub async fn dispatch<H: Handler>(handler: &H, from: Rank, bytes: &[u8]) -> Vec<u8> {
             match postcard::from_bytes::<Request>(bytes) {
+                $( Ok(Request::$home_name(op)) => encoded(&op.perform(handler, from).await), )*
                 $( Ok(Request::$name(op)) => encoded(&op.perform(handler, from).await), )*
                 Err(_) => encoded(&Err::<(), _>(FsError::Malformed)),
             }

@@ -2,16 +2,14 @@
 
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
-use weir_core::proto::peer::{self, What};
+use weir_core::proto::peer::{self, HomeOperation, What};
 use weir_core::proto::{
-    Allocate, Append, Attach, Attached, Audit, AwaitRoom, BeginUpdate, Caller, Child, Control,
-    CopyUse, Create, CreateUnnamed, Created, Entry, Evict, EvictRanges, Fetch, Find, Flock,
-    FsError, GetAttr, GetCopyUse, GetNameHistory, GetWriteState, GetXattr, HeldLock, Hold,
-    Laminate, Landing, Lease, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
+    Allocate, Append, Attach, Attached, Audit, AwaitRoom, Caller, Child, Control, Create,
+    CreateUnnamed, Created, Entry, Fetch, Find, Flock, FsError, GetAttr, GetNameHistory, GetXattr,
+    HeldLock, Hold, Landing, Lease, Lent, Link, ListXattrs, Listing, Locate, Located, Lookup,
     MakeSpecial, Mkdir, NameHistory, Operations, Passage, PathInTree, PathOf, Publish, Readdir,
-    Readlink, RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served,
-    ServerStatus, SetAttr, SetXattr, SettleExtents, SettledExtents, Status, Stop, Symlink, Sync,
-    TestLock, Token, Truncate, Unlink, WriteState,
+    RecordLock, RemoveXattr, Rename, ReportRelief, Rmdir, RoomState, Segment, Served, ServerStatus,
+    SetAttr, SetXattr, Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino, Rank};
 
@@ -27,6 +25,14 @@ impl<P: Platform> Operations for Cluster<P> {
 
     fn local<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
         self.node(act)
+    }
+
+    fn ask_home<O: HomeOperation + 'static>(&self, mut op: O) -> Served<Result<O::Reply, FsError>> {
+        self.later(|this| async move {
+            let ino = this.resolve(*op.inode())?;
+            *op.inode() = ino;
+            this.call(ino.rank(), op).await
+        })
     }
 
     fn create(&self, from: Caller, op: Create) -> Served<Result<Created, FsError>> {
@@ -107,64 +113,6 @@ impl<P: Platform> Operations for Cluster<P> {
         self.later(|this| async move { this.xattrs().remove_xattr_for_client(op).await })
     }
 
-    fn laminate(&self, _: Caller, op: Laminate) -> Served<Result<bool, FsError>> {
-        self.later(|this| async move {
-            let (ino, cause) = (this.resolve(op.ino)?, op.cause);
-            this.call(ino.rank(), peer::Laminate { ino, cause }).await
-        })
-    }
-
-    fn get_write_state(&self, _: Caller, op: GetWriteState) -> Served<Result<WriteState, FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::GetWriteState { ino }).await
-        })
-    }
-
-    fn evict(&self, _: Caller, op: Evict) -> Served<Result<bool, FsError>> {
-        self.later(|this| async move {
-            let (ino, version) = (this.resolve(op.ino)?, op.version);
-            this.call(ino.rank(), peer::Evict { ino, version }).await
-        })
-    }
-
-    fn get_copy_use(&self, _: Caller, op: GetCopyUse) -> Served<Result<CopyUse, FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::GetCopyUse { ino }).await
-        })
-    }
-
-    fn settle_extents(
-        &self,
-        _: Caller,
-        op: SettleExtents,
-    ) -> Served<Result<Option<SettledExtents>, FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::SettleExtents { ino }).await
-        })
-    }
-
-    fn evict_ranges(&self, _: Caller, op: EvictRanges) -> Served<Result<u64, FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            let evict = peer::EvictRanges {
-                ino,
-                settled: op.settled,
-                ranges: op.ranges,
-            };
-            this.call(ino.rank(), evict).await
-        })
-    }
-
-    fn begin_update(&self, _: Caller, op: BeginUpdate) -> Served<Result<(), FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::BeginUpdate { ino }).await
-        })
-    }
-
     fn await_room(&self, _: ClientId, op: AwaitRoom) -> Served<Result<(), FsError>> {
         self.later(|this| async move { this.relief().await_room_for_client(op).await })
     }
@@ -242,13 +190,6 @@ impl<P: Platform> Operations for Cluster<P> {
 
     fn passage(&self, _: Caller, op: Passage) -> Served<Result<Attr, FsError>> {
         self.later(|this| async move { this.names().passage_here(op.ino).await })
-    }
-
-    fn readlink(&self, _: Caller, op: Readlink) -> Served<Result<Vec<u8>, FsError>> {
-        self.later(|this| async move {
-            let ino = this.resolve(op.ino)?;
-            this.call(ino.rank(), peer::Readlink { ino }).await
-        })
     }
 
     fn path_of(&self, _: Caller, op: PathOf) -> Served<Result<PathInTree, FsError>> {
