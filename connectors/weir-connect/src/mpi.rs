@@ -92,13 +92,16 @@ pub struct Mpi {
 
 /// The code of a call in which an assertion of ours failed.
 pub fn internal_error() -> c_int {
-    INTERNAL[usize::from(Mpi::get().is_some_and(|mpi| mpi.is_openmpi))]
+    // Not looked for here: the search may be what failed.
+    let found = MPI.get().and_then(Option::as_ref);
+    INTERNAL[usize::from(found.is_some_and(|mpi| mpi.is_openmpi))]
 }
+
+static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
 
 impl Mpi {
     /// That of this process; `None`: none is loaded, or it lacks a function.
     pub fn get() -> Option<&'static Mpi> {
-        static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
         MPI.get_or_init(Mpi::find).as_ref()
     }
 

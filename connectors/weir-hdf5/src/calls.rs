@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;
 use std::sync::Arc;
 
-use weir_connect::bugs::contain;
+use weir_connect::bugs::{attempt, contain};
 use weir_connect::place;
 
 use crate::access::{Beneath, VolInfo};
@@ -122,7 +122,7 @@ unsafe fn open_by(
         };
         let file = beneath.wrap(open(connector, beneath.list), request);
         if !file.is_null() {
-            note_file(connector, file, name, flags, access, list);
+            attempt(|| note_file(connector, file, name, flags, access, list));
         }
         file
     }
@@ -182,11 +182,11 @@ unsafe extern "C" fn close_file<const SLOT: usize>(
         unsafe {
             let number = match connector.files.is_empty() {
                 true => None,
-                false => connector.file_number(file, list),
+                false => contain("file_number", || connector.file_number(file, list), || None),
             };
             let code = close(file, list, request);
             if let Some(number) = number {
-                connector.files.forget(number);
+                attempt(|| connector.files.forget(number));
             }
             code
         }

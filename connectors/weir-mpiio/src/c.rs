@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
-use weir_connect::bugs::contain;
+use weir_connect::bugs::{attempt, contain};
 use weir_connect::mpi::{internal_error, Count, Direction, MpiHandle, Offset, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn MPI_File_open(
             let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
             let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
             if code == SUCCESS {
-                choice.note(mpi, path, *file);
+                attempt(|| choice.note(mpi, path, *file));
             }
             choice.free(mpi.mpi);
             code
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
         // SAFETY: as the caller vouches.
         unsafe {
             if !file.is_null() {
-                choice::forget(*file);
+                attempt(|| choice::forget(*file));
             }
             (mpi.file_close)(file)
         }
@@ -81,11 +81,11 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
         // SAFETY: as the caller vouches; all processes of the file call this.
         unsafe {
             if is_atomic != 0 {
-                atomic::prepare(file);
+                attempt(|| atomic::prepare(file));
             }
             let code = (mpi.file_set_atomicity)(file, is_atomic);
             if code == SUCCESS {
-                choice::change_mode(mpi, file, is_atomic != 0);
+                attempt(|| choice::change_mode(mpi, file, is_atomic != 0));
             }
             code
         }

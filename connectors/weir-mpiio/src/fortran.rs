@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use weir_connect::bugs::contain;
+use weir_connect::bugs::{attempt, contain};
 use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
@@ -176,7 +176,7 @@ macro_rules! file_calls {
                 let info = handles.info(choice.info(callers));
                 next(comm, name, mode, &raw const info, file, code, name_bytes);
                 if *code == SUCCESS {
-                    choice.note(handles.mpi, &path, handles.file(file));
+                    attempt(|| choice.note(handles.mpi, &path, handles.file(file)));
                 }
                 choice.free(handles.mpi.mpi);
             };
@@ -200,7 +200,7 @@ macro_rules! file_calls {
                     return set_code(code, MISSING);
                 };
                 if let Some(handles) = Conversions::get($is_openmpi) {
-                    choice::forget(handles.file(file));
+                    attempt(|| choice::forget(handles.file(file)));
                 }
                 next(file, code);
             };
@@ -231,11 +231,13 @@ macro_rules! file_calls {
                 };
                 let handles = Conversions::get($is_openmpi);
                 if let Some(handles) = handles.filter(|_| *is_atomic != 0) {
-                    atomic::prepare(handles.file(file));
+                    attempt(|| atomic::prepare(handles.file(file)));
                 }
                 next(file, is_atomic, code);
                 if let (SUCCESS, Some(handles)) = (*code, handles) {
-                    choice::change_mode(handles.mpi, handles.file(file), *is_atomic != 0);
+                    attempt(|| {
+                        choice::change_mode(handles.mpi, handles.file(file), *is_atomic != 0)
+                    });
                 }
             };
             // SAFETY: the caller keeps to the standard: null, or room for a code.
