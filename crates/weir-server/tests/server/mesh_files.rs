@@ -1,8 +1,11 @@
 //! Files of several servers: leases, and locks.
 
 use crate::mesh::{create, pause, Mesh};
+use crate::mesh_names::mkdir;
+use crate::mesh_placements::{rename, unlink};
 use futures_util::future::{join, LocalBoxFuture, TryFutureExt};
 use weir_core::extent::{Run, Source};
+use weir_core::placement::slices::homes_of;
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
@@ -404,5 +407,47 @@ fn record_lock(ino: Ino) -> proto::RecordLock {
         start: 0,
         end: 1,
         wait: true,
+    }
+}
+
+/// The bytes of a file are free on every node when unlink(2) returns, also where the name concerns one
+/// server alone; so are those of a file whose name another one gets.
+#[test]
+fn the_bytes_of_a_removed_file_are_erased_before_the_reply() {
+    for is_replaced in [false, true] {
+        let mut mesh = Mesh::new(3, 5);
+        mesh.accept_invented_bytes(0..3);
+        let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+        let ino = mesh.call(0, create(dir, "f")).unwrap().ino;
+        mesh.call(0, create(dir, "g")).unwrap();
+        let far = 64 << 20;
+        let at_far = Run {
+            offset: far,
+            length: 64,
+            stride: 0,
+            count: 1,
+            stamp: 1,
+            source: Source::Log {
+                rank: 0,
+                slab: 0,
+                pos: 0,
+                pos_stride: 0,
+            },
+        };
+        let homes = homes_of(ino, far, far + 64, 3);
+        let home = *homes
+            .iter()
+            .find(|home| **home != Rank(0))
+            .expect("another server's slice");
+        let laid = put(ino, 1, vec![at_far]);
+        mesh.ask_peer(Rank(0), home, laid).unwrap();
+        mesh.ask_peer(Rank(0), ino.rank(), published(ino, far + 64))
+            .unwrap();
+        assert_eq!(mesh.asked(home, "erase"), 0);
+        match is_replaced {
+            true => mesh.call(0, rename(dir, "g", "f")).unwrap(),
+            false => mesh.call(0, unlink(dir, "f")).unwrap(),
+        }
+        assert_eq!(mesh.asked(home, "erase"), 1, "before the reply");
     }
 }

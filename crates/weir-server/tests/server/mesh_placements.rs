@@ -11,12 +11,12 @@ use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::ROOT;
 
-fn unlink(parent: Ino, name: &str) -> proto::Unlink {
+pub fn unlink(parent: Ino, name: &str) -> proto::Unlink {
     let name = name.into();
     proto::Unlink { parent, name }
 }
 
-fn rename(parent: Ino, name: &str, new_name: &str) -> proto::Rename {
+pub fn rename(parent: Ino, name: &str, new_name: &str) -> proto::Rename {
     proto::Rename {
         parent,
         name: name.into(),

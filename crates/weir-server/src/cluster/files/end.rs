@@ -349,8 +349,9 @@ impl<S: FilesNeeds> FileEnds<S> {
         })
     }
 
-    /// Handles a change of the names of a file of this server that no other server has open: it is
-    /// freed if it has none any more, unless a program has it open.
+    /// Handles a change of the names of a file of this server that no other server has open: it
+    /// ends if it has none any more, unless a program has it open. Its bytes are free after
+    /// [`FileEnds::erase_gone`].
     pub(in crate::cluster) fn note_new_names(&self, ino: Ino) {
         if self.server.has_all_extents() {
             return; // freed when nobody else is served
@@ -359,8 +360,13 @@ impl<S: FilesNeeds> FileEnds<S> {
         let attr = self.server.node(|node| node.names().attr_of(ino));
         if attr.is_ok_and(|attr| attr.nlink == 0) {
             self.server.node(|node| node.sweep_one(ino));
-            self.erase_gone_soon();
         }
+    }
+
+    /// Returns true if files of this server have ended whose bytes are not free yet, and that an
+    /// operation waits for.
+    pub(in crate::cluster) fn has_gone(&self) -> bool {
+        !self.server.has_all_extents() && self.server.node(|node| node.files().tables.has_gone())
     }
 
     /// Returns true if this server knows of no bytes of a file of its own.
@@ -377,7 +383,7 @@ impl<S: FilesNeeds> FileEnds<S> {
             let this = self.clone();
             self.server
                 .peers()
-                .run_or_spawn(async move { this.erase_gone().await });
+                .spawn(async move { this.erase_gone().await });
         }
     }
 

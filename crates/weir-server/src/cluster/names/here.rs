@@ -12,7 +12,7 @@
 
 use weir_core::names::FileType;
 use weir_core::proto::peer;
-use weir_core::proto::{self, Caller, Child, Created, FsError};
+use weir_core::proto::{self, Caller, Child, Created, FsError, Served};
 use weir_core::types::Ino;
 
 use crate::cluster::abilities::NameTables;
@@ -27,10 +27,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
             return Some(dir);
         }
         let dir = self.server.resolve(dir).ok()?;
+        if !self.has_all_entries(dir) || !self.takes_entries(dir) {
+            return None;
+        }
         let key = (dir, name.to_vec());
-        let is_here = self.has_all_entries(dir)
-            && self.takes_entries(dir)
-            && !self.state().name_locks.is_held(&key)
+        let is_here = !self.state().name_locks.is_held(&key)
             && !self.is_going(&key)
             && !self.state().entries.borrow().is_kept(&key);
         is_here.then_some(dir)
@@ -67,19 +68,41 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if let Ok(Some(_)) = self.find_here(dir, &op.name) {
             return None;
         }
-        let asked_ns = self.server.peers().now_ns();
-        let op = proto::Create {
+        let unattached = proto::Create {
             parent: dir,
+            attach: false,
             ..op.clone()
         };
-        let created = self.server.node(|node| node.create_file(from, &op));
-        if let Ok(created) = &created {
-            self.server.note_maker(created.ino, op.attach, asked_ns);
-            if created.attached.is_some() {
-                self.server.attached_here(created.ino, created.ino);
+        let created = self.server.node(|node| node.create_file(from, &unattached));
+        Some(created.and_then(|created| self.attach_maker(from, op, created)))
+    }
+
+    /// Lets the maker of a file write it, if it asks for that.
+    fn attach_maker(
+        &self,
+        from: Caller,
+        op: &proto::Create,
+        created: Created,
+    ) -> Result<Created, FsError> {
+        let ino = created.ino;
+        self.server.note_maker(ino, op.attach);
+        let attached = match from {
+            Caller::Client(id) if op.attach => {
+                match self.server.node(|node| node.attach_client(id, ino)) {
+                    // The file is made: its first write finds no room.
+                    Err(FsError::NoSpace) => None,
+                    attached => Some(attached?),
+                }
             }
+            _ => None,
+        };
+        if attached.is_some() {
+            self.server.attached_here(ino, ino);
         }
-        Some(created)
+        Ok(Created {
+            attached,
+            ..created
+        })
     }
 
     /// Makes a directory, link or special file.
@@ -90,7 +113,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Removes the name of a file, link or special file.
-    pub(super) fn unlink_here(&self, op: &proto::Unlink) -> Option<Result<(), FsError>> {
+    pub(super) fn unlink_here(&self, op: &proto::Unlink) -> Option<Served<Result<(), FsError>>> {
         let dir = self.find_dir_here(op.parent, &op.name)?;
         if !self.server.has_all_names() {
             let found = self.find_here(dir, &op.name).ok()?;
@@ -99,14 +122,28 @@ impl<S: NamesNeeds> InstanceNames<S> {
             }
         }
         let removed = self.server.node(|node| node.remove_name(dir, &op.name));
-        Some(removed.map(|ino| {
+        let removed = removed.map(|ino| {
             self.note_removal(dir, op.name.clone(), ino);
             self.server.note_new_names(ino);
-        }))
+        });
+        Some(self.erase_before(removed))
+    }
+
+    /// Frees the bytes of files that lost their last names before the reply: at once, if no other
+    /// server has any.
+    fn erase_before(&self, done: Result<(), FsError>) -> Served<Result<(), FsError>> {
+        if !self.server.has_gone() {
+            return Served::Now(done);
+        }
+        let this = self.clone();
+        Served::run(async move {
+            this.server.erase_gone().await;
+            done
+        })
     }
 
     /// Renames an entry.
-    pub(super) fn rename_here(&self, op: &proto::Rename) -> Option<Result<(), FsError>> {
+    pub(super) fn rename_here(&self, op: &proto::Rename) -> Option<Served<Result<(), FsError>>> {
         let op = proto::Rename {
             parent: self.find_dir_here(op.parent, &op.name)?,
             new_parent: self.find_dir_here(op.new_parent, &op.new_name)?,
@@ -114,17 +151,17 @@ impl<S: NamesNeeds> InstanceNames<S> {
         };
         let child = match self.find_here(op.parent, &op.name) {
             Ok(child) => child,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Served::Now(Err(error))),
         };
         let other = match self.find_here(op.new_parent, &op.new_name) {
             Ok(other) => other,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Served::Now(Err(error))),
         };
         let mut concerned = [child, other].into_iter().flatten();
         if !concerned.all(|child| self.is_file_here(child)) {
             return None;
         }
-        Some(self.rename_entry_here(&op, child, other))
+        Some(self.erase_before(self.rename_entry_here(&op, child, other)))
     }
 
     fn rename_entry_here(

@@ -110,11 +110,14 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     fn is_private(&self, ino: Ino) -> bool;
     /// Returns true if no other server may write files of this one that this one does not know of.
     fn knows_all_writers(&self) -> bool;
-    /// Notes that programs of this node `may_write` a file that was made here, as requested at
-    /// `asked_ns`.
-    fn note_maker(&self, ino: Ino, may_write: bool, asked_ns: i64);
+    /// Notes that a file was made here by a program of this node, which `writes` it.
+    fn note_maker(&self, ino: Ino, writes: bool);
     /// Handles a change of the names of a private file, which may have none any more.
     fn note_new_names(&self, ino: Ino);
+    /// Returns true if files of this server have ended whose bytes are not free yet.
+    fn has_gone(&self) -> bool;
+    /// Frees them, at all servers.
+    async fn erase_gone(&self);
 }
 
 /// This server's own tables. Programs see a change of names and of other tables as one change.

@@ -72,7 +72,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: proto::Rename,
     ) -> Served<Result<(), FsError>> {
         if let Some(renamed) = self.rename_here(&op) {
-            return Served::Now(renamed);
+            return renamed;
         }
         self.later(|this| async move {
             let leader = this.clone();

@@ -56,7 +56,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: proto::Unlink,
     ) -> Served<Result<(), FsError>> {
         if let Some(removed) = self.unlink_here(&op) {
-            return Served::Now(removed);
+            return removed;
         }
         self.later(|this| async move { this.unlink_at_home(op).await })
     }

@@ -106,16 +106,23 @@ impl<P: Platform> FilesForNames for Cluster<P> {
         self.appends().knows_all_writers()
     }
 
-    fn note_maker(&self, ino: Ino, may_write: bool, asked_ns: i64) {
+    fn note_maker(&self, ino: Ino, writes: bool) {
         self.stand_ins().know_writer(ino, self.rank());
         let attr = self.node(|node| node.names.attr_of(ino));
-        let is_granted = attr.is_ok_and(|attr| self.tokens().grant_new(self.rank(), &attr));
-        if is_granted && may_write {
-            self.tokens().hold_new(ino, asked_ns);
+        if writes && attr.is_ok_and(|attr| self.tokens().grant_new(self.rank(), &attr)) {
+            self.tokens().hold_new(ino, self.peers().now_ns());
         }
     }
 
     fn note_new_names(&self, ino: Ino) {
         self.ends().note_new_names(ino);
+    }
+
+    fn has_gone(&self) -> bool {
+        self.ends().has_gone()
+    }
+
+    async fn erase_gone(&self) {
+        self.ends().erase_gone().await;
     }
 }
