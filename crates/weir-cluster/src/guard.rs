@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const HANG: Duration = Duration::from_secs(300);
 
 /// The time between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Waits for a condition that no event tells of.
 ///

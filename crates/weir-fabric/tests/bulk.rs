@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slabs::{Slabs, VecLanding};
+use weir_cluster::guard::HANG;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::{EmptyLogSource, LogSource, Medium, Piece, ReadError};
@@ -238,9 +239,15 @@ fn a_server_that_goes_loses_its_reads_and_one_that_comes_back_is_read_from() {
     assert_eq!(reads.next().2, Err(CallError::Unreachable.into()));
     // Once it was given up, the first attempt that fails ends a read: it is not tried again.
     let listener = TcpListener::bind(addresses[1]).unwrap();
-    let hang_up_once = std::thread::spawn(move || listener.accept().map(|_| listener));
+    let (attempted, attempts) = channel();
+    let hang_up_once = std::thread::spawn(move || {
+        let attempt = listener.accept().map(drop);
+        attempted.send(()).unwrap();
+        attempt.map(|()| listener)
+    });
     reads.ask(&asker, 2, &[piece(0, 0, 100)]);
     assert_eq!(reads.next().2, Err(CallError::Unreachable.into()));
+    attempts.recv_timeout(HANG).expect("an attempt");
     let listener = hang_up_once.join().unwrap().unwrap();
     listener.set_nonblocking(true).unwrap();
     let again = listener.accept().unwrap_err();

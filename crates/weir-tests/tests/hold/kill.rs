@@ -146,7 +146,7 @@ fn a_server_stays_away(visibility: &str) {
         return;
     };
     probes::prepare(&room, VICTIM);
-    let load = load(&room, 12);
+    let while_away = load(&room, 12);
     let mut watch = watch(&room);
     let (agent, pid) = (room.agent_pid(VICTIM), room.server_pid(VICTIM));
     // The agent is stopped, so that it does not restart the server.
@@ -161,7 +161,7 @@ fn a_server_stays_away(visibility: &str) {
     wait_until("and which files those are of", || logged(&room, LOST_FILE));
     // No call waits for it to come back: all of them end while it is away.
     probes::wait_for_calls(watch.own.iter_mut().chain(&mut watch.others), FILES);
-    judge_load(load);
+    judge_load(while_away);
     let own = probes::stop_probes(watch.own);
     probes::judge(&own, &[EIO, ESHUTDOWN]);
     let others = probes::stop_probes(watch.others);
@@ -182,6 +182,7 @@ fn a_server_stays_away(visibility: &str) {
         files.dedup();
         assert_eq!(files.len(), named, "{log}");
     }
+    let over_return = load(&room, 4);
     room.signal(VICTIM, "-CONT", agent);
     wait_until("it is back", || {
         let status = room.status(0);
@@ -189,6 +190,7 @@ fn a_server_stays_away(visibility: &str) {
             .as_u64()
             .is_some_and(|now| now != pid)
     });
+    judge_load(over_return);
     all_good_everywhere(&room, "after");
     room.stop();
 }
