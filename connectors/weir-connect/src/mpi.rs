@@ -7,6 +7,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use crate::bugs::contain;
 use crate::symbols::{find_symbol, function, Search};
 
 /// A handle: `MPI_Comm`, `MPI_Info`, `MPI_Datatype`, `MPI_File`.
@@ -92,16 +93,15 @@ pub struct Mpi {
 
 /// The code of a call in which an assertion of ours failed.
 pub fn internal_error() -> c_int {
-    // Not looked for here: the search may be what failed.
-    let found = MPI.get().and_then(Option::as_ref);
+    // The search may be what failed.
+    let found = contain("the search for MPI", Mpi::get, || None);
     INTERNAL[usize::from(found.is_some_and(|mpi| mpi.is_openmpi))]
 }
-
-static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
 
 impl Mpi {
     /// That of this process; `None`: none is loaded, or it lacks a function.
     pub fn get() -> Option<&'static Mpi> {
+        static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
         MPI.get_or_init(Mpi::find).as_ref()
     }
 
