@@ -33,12 +33,18 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `weir recover`. `NotMoved`: what an instance has is not all safe; it stays.
 pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    await_dying(args, settings, env)?;
-    let found = find_dead(args, settings, env)?;
-    if found.is_empty() {
+    let undead = await_dying(args, settings, env);
+    for label in &undead {
+        errln!(
+            "weir: {}: its server is ending, or does not answer, and still holds its files; nothing of it was moved: try again",
+            label.name
+        );
+    }
+    let found = find_dead(args, &undead, settings, env)?;
+    if found.is_empty() && undead.is_empty() {
         outln!("weir: no dead instance on this node has files that are to be moved out of it");
     }
-    let mut left = Vec::new();
+    let mut left: Vec<String> = undead.into_iter().map(|label| label.name).collect();
     for remains in &found {
         if args.list || !may_move(args, remains) {
             outln!("weir: {}", remains.describe());
@@ -66,14 +72,11 @@ pub fn recover(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
 }
 
 /// Waits for servers that are ending: of a run that was killed a moment ago they count neither as dead nor as used. A server
-/// that holds much memory takes some time to end.
-fn await_dying(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let is_meant = |label: &Label| {
-        let names = [&label.name, label.instance()];
-        match args.instances.is_empty() {
-            true => args.drain_to.is_some() || label.awaits_drain(),
-            false => args.instances.iter().any(|one| names.contains(&&**one)),
-        }
+/// that holds much memory takes some time to end. Returns those that hang.
+fn await_dying(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Vec<Label> {
+    let is_meant = |label: &Label| match args.instances.is_empty() {
+        true => args.drain_to.is_some() || label.awaits_drain(),
+        false => args.instances.iter().any(|one| is_named(label, one)),
     };
     let mut ending = directories::living(&settings.config, env);
     ending.retain(is_meant);
@@ -89,13 +92,12 @@ fn await_dying(args: &RecoverArgs, settings: &Loaded, env: &Environment) -> Resu
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
-    let Some(label) = ending.first() else {
-        return Ok(());
-    };
-    Err(Failure::NotMoved(format!(
-        "the server of {} is ending, or does not answer, and still holds its files; nothing was moved: try again",
-        label.name
-    )))
+    ending
+}
+
+/// True if an instance has a name, or is a part of the instance of that name.
+fn is_named(label: &Label, name: &str) -> bool {
+    [&label.name, label.instance()].contains(&name)
 }
 
 /// True if the server of a run directory answers.
@@ -110,9 +112,10 @@ fn answers(run_dir: &Path) -> bool {
     answer.recv_timeout(ANSWER_TIME).unwrap_or(false)
 }
 
-/// The instances that are asked for.
+/// The instances that are asked for, other than the `undead`.
 fn find_dead(
     args: &RecoverArgs,
+    undead: &[Label],
     settings: &Loaded,
     env: &Environment,
 ) -> Result<Vec<Remains>, Failure> {
@@ -131,7 +134,8 @@ fn find_dead(
         let remains = remains_of(&run_dir, &settings.config, env);
         remains.ok_or(Failure::NoInstance { run_dir })
     };
-    args.instances.iter().map(find).collect()
+    let is_dead = |name: &&String| !undead.iter().any(|label| is_named(label, name));
+    args.instances.iter().filter(is_dead).map(find).collect()
 }
 
 /// True if there is a directory to move files to, and something that can.
