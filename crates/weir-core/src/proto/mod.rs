@@ -32,7 +32,7 @@ pub use parts::{
     HistoryPosition, Kept, Landing, Lent, Listing, Located, NameHistory, NameRemoval, PathInTree,
     RoomOutlook, RoomState, ServerStatus, SettledExtents, Tier, TierStatus, WriteState,
 };
-use table::{messages, operations};
+use table::{messages, operation, operations};
 pub use table::{Caller, Control, FromCaller, Operation, OperationObject, Served};
 
 /// The version of this protocol; both sides must have the same.

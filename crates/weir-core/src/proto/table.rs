@@ -143,6 +143,17 @@ macro_rules! messages {
     };
 }
 
+/// Makes a message an operation.
+macro_rules! operation {
+    ($name:ident, $method:ident, $object:ident, $reply:ty) => {
+        impl Operation for $name {
+            type Reply = $reply;
+            const NAME: &'static str = stringify!($method);
+            const OBJECT: OperationObject = OperationObject::$object;
+        }
+    };
+}
+
 /// The operations that clients and tools ask for. A line is
 ///
 /// ```text
@@ -184,27 +195,9 @@ macro_rules! operations {
             $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )*
         }
 
-        $(
-            impl Operation for $local_name {
-                type Reply = $local_reply;
-                const NAME: &'static str = stringify!($local_method);
-                const OBJECT: OperationObject = OperationObject::$local_object;
-            }
-        )*
-        $(
-            impl Operation for $home_name {
-                type Reply = $home_reply;
-                const NAME: &'static str = stringify!($home_method);
-                const OBJECT: OperationObject = OperationObject::$home_object;
-            }
-        )*
-        $(
-            impl Operation for $name {
-                type Reply = $reply;
-                const NAME: &'static str = stringify!($method);
-                const OBJECT: OperationObject = OperationObject::$object;
-            }
-        )*
+        $( operation!($local_name, $local_method, $local_object, $local_reply); )*
+        $( operation!($home_name, $home_method, $home_object, $home_reply); )*
+        $( operation!($name, $method, $object, $reply); )*
 
         impl Request {
             /// The operation's name, for counting.
@@ -368,4 +361,4 @@ macro_rules! peer_operations {
     };
 }
 
-pub(super) use {messages, operations, peer_operations};
+pub(super) use {messages, operation, operations, peer_operations};
