@@ -14,7 +14,7 @@ use crate::arguments::{
     DATASET_FLUSH, DATATYPE, DATATYPE_FLUSH, FAILED, FILE, FILE_DELETE, FILE_FLUSH,
     FILE_IS_ACCESSIBLE, FILE_REOPEN, GROUP, GROUP_FLUSH, OBJECT_FLUSH,
 };
-use crate::class::{OperationCallback, VolClass};
+use crate::class::VolClass;
 use crate::connector::{connector, VolConnector};
 use crate::files::{FileAccess, ParallelFile};
 use crate::hdf5::THIS_CONNECTOR;
@@ -171,15 +171,10 @@ unsafe extern "C" fn close_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let work = || {
-        let Some(connector) = connector(SLOT) else {
-            return FAILED;
-        };
-        let Some(close) = connector.under.file.close else {
-            return FAILED;
-        };
+    serve("close_file", SLOT, |connector| {
+        let close = connector.under.file.close?;
         // SAFETY: HDF5 calls this with valid arguments.
-        unsafe {
+        Some(unsafe {
             let number = match connector.files.is_empty() {
                 true => None,
                 false => contain("file_number", || connector.file_number(file, list), || None),
@@ -189,9 +184,8 @@ unsafe extern "C" fn close_file<const SLOT: usize>(
                 attempt(|| connector.files.forget(number));
             }
             code
-        }
-    };
-    contain("close_file", work, || FAILED)
+        })
+    })
 }
 
 unsafe extern "C" fn change_file<const SLOT: usize>(
@@ -200,15 +194,10 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let work = || {
-        let Some(connector) = connector(SLOT) else {
-            return FAILED;
-        };
-        let Some(change) = connector.under.file.specific else {
-            return FAILED;
-        };
+    serve("change_file", SLOT, |connector| {
+        let change = connector.under.file.specific?;
         // SAFETY: HDF5 calls this with valid arguments, of which the operation says which there are.
-        unsafe {
+        Some(unsafe {
             match (*arguments).operation {
                 FILE_FLUSH => {
                     let object_type = (*arguments).of.object_type;
@@ -231,9 +220,8 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
                 }
                 _ => change(file, arguments, list, request),
             }
-        }
-    };
-    contain("change_file", work, || FAILED)
+        })
+    })
 }
 
 /// Asks for a file by its name, or deletes it.
@@ -323,17 +311,13 @@ struct ChangeArguments {
 ///
 /// An object of the connector and of this type, arguments of the operation, and a transfer list.
 unsafe fn change_and_publish(
-    connector: Option<&VolConnector>,
-    change: fn(&VolConnector) -> OperationCallback<OperationNumber>,
+    connector: &VolConnector,
+    change: unsafe extern "C" fn(VolObject, *mut OperationNumber, Hid, VolRequest) -> Herr,
     object: TypedObject,
     change_arguments: ChangeArguments,
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let Some((connector, change)) = connector.and_then(|known| Some((known, change(known)?)))
-    else {
-        return FAILED;
-    };
     // SAFETY: as the caller vouches.
     unsafe {
         let ChangeArguments { arguments, flush } = change_arguments;
@@ -346,6 +330,17 @@ unsafe fn change_and_publish(
     }
 }
 
+/// Does the work of a callback with the connector of a slot. It fails if there is none, if the work has no result since the
+/// connector beneath lacks the callback, or if an assertion of ours fails.
+fn serve(
+    call: &str,
+    slot: usize,
+    work: impl FnOnce(&'static VolConnector) -> Option<Herr>,
+) -> Herr {
+    let work = || connector(slot).and_then(work).unwrap_or(FAILED);
+    contain(call, work, || FAILED)
+}
+
 /// Declares the callbacks for changes of objects.
 macro_rules! changes {
     ($($name:ident $class:ident $object_type:ident $flush:ident;)*) => {$(
@@ -355,18 +350,13 @@ macro_rules! changes {
             list: Hid,
             request: VolRequest,
         ) -> Herr {
-            // SAFETY: HDF5 calls this with valid arguments.
-            let work = || unsafe {
-                change_and_publish(
-                    connector(SLOT),
-                    |connector| connector.under.$class.specific,
-                    TypedObject { object, object_type: $object_type },
-                    ChangeArguments { arguments, flush: $flush },
-                    list,
-                    request,
-                )
-            };
-            contain(stringify!($name), work, || FAILED)
+            serve(stringify!($name), SLOT, |connector| {
+                let change = connector.under.$class.specific?;
+                let object = TypedObject { object, object_type: $object_type };
+                let arguments = ChangeArguments { arguments, flush: $flush };
+                // SAFETY: HDF5 calls this with valid arguments.
+                Some(unsafe { change_and_publish(connector, change, object, arguments, list, request) })
+            })
         }
     )*};
 }
@@ -384,24 +374,18 @@ unsafe extern "C" fn change_object<const SLOT: usize>(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    let work = || {
-        let Some(connector) = connector(SLOT) else {
-            return FAILED;
-        };
-        let Some(change) = connector.under.object.specific else {
-            return FAILED;
-        };
+    serve("change_object", SLOT, |connector| {
+        let change = connector.under.object.specific?;
         // SAFETY: HDF5 calls this with valid arguments.
-        unsafe {
+        Some(unsafe {
             let is_flush = (*arguments).operation == OBJECT_FLUSH;
             let code = change(object, location, arguments, list, request);
             match is_flush {
                 true => publish(connector, object, (*location).object_type, list, code),
                 false => code,
             }
-        }
-    };
-    contain("change_object", work, || FAILED)
+        })
+    })
 }
 
 unsafe extern "C" fn get_class<const SLOT: usize>(
@@ -409,42 +393,30 @@ unsafe extern "C" fn get_class<const SLOT: usize>(
     level: c_int,
     class: *mut *const VolClass,
 ) -> Herr {
-    let work = || {
-        let Some(connector) = connector(SLOT) else {
-            return FAILED;
-        };
+    serve("get_class", SLOT, |connector| {
         if level == THIS_CONNECTOR {
             // SAFETY: room for the answer.
             unsafe { *class = &raw const connector.class };
-            return 0;
+            return Some(0);
         }
-        match connector.under.introspect.get_class {
-            // SAFETY: HDF5 calls this with valid arguments.
-            Some(get) => unsafe { get(object, level, class) },
-            None => FAILED,
-        }
-    };
-    contain("get_class", work, || FAILED)
+        let get = connector.under.introspect.get_class?;
+        // SAFETY: HDF5 calls this with valid arguments.
+        Some(unsafe { get(object, level, class) })
+    })
 }
 
 unsafe extern "C" fn get_capabilities<const SLOT: usize>(
     info: *const c_void,
     capabilities: *mut u64,
 ) -> Herr {
-    let work = || {
-        let Some(connector) = connector(SLOT) else {
-            return FAILED;
-        };
-        let Some(get) = connector.under.introspect.get_capabilities else {
-            return FAILED;
-        };
+    serve("get_capabilities", SLOT, |connector| {
+        let get = connector.under.introspect.get_capabilities?;
         // SAFETY: HDF5 calls this with valid arguments.
-        unsafe {
+        Some(unsafe {
             match info.is_null() {
                 true => get(VolInfo::above_native(connector).as_ptr(), capabilities),
                 false => get(info, capabilities),
             }
-        }
-    };
-    contain("get_capabilities", work, || FAILED)
+        })
+    })
 }
