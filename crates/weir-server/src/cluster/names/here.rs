@@ -74,35 +74,18 @@ impl<S: NamesNeeds> InstanceNames<S> {
             ..op.clone()
         };
         let created = self.server.node(|node| node.create_file(from, &unattached));
-        Some(created.and_then(|created| self.attach_maker(from, op, created)))
-    }
-
-    /// Lets the maker of a file write it, if it asks for that.
-    fn attach_maker(
-        &self,
-        from: Caller,
-        op: &proto::Create,
-        created: Created,
-    ) -> Result<Created, FsError> {
-        let ino = created.ino;
-        self.server.note_maker(ino, op.attach);
-        let attached = match from {
-            Caller::Client(id) if op.attach => {
-                match self.server.node(|node| node.attach_client(id, ino)) {
-                    // The file is made: its first write finds no room.
-                    Err(FsError::NoSpace) => None,
-                    attached => Some(attached?),
-                }
-            }
-            _ => None,
-        };
-        if attached.is_some() {
-            self.server.attached_here(ino, ino);
-        }
-        Ok(Created {
-            attached,
-            ..created
-        })
+        Some(created.and_then(|created| {
+            let ino = created.ino;
+            self.server.note_maker(ino, op.attach);
+            let attached = match op.attach {
+                true => self.attach_maker(from, ino, ino)?,
+                false => None,
+            };
+            Ok(Created {
+                attached,
+                ..created
+            })
+        }))
     }
 
     /// Makes a directory, link or special file.

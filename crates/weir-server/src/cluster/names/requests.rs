@@ -3,7 +3,7 @@
 
 use weir_core::names::{FileType, Owner};
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Served};
+use weir_core::proto::{self, Attached, Caller, Child, Created, Entry, FsError, Served};
 use weir_core::types::{ClientId, Ino};
 
 use crate::cluster::abilities::{NameTables, Waits};
@@ -169,21 +169,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
         {
             self.server.hold_new(made.child.ino, asked_ns);
         }
-        let attached = match from {
-            Caller::Client(id) if op.attach && made.new => {
-                match self.server.node(|node| node.attach_client(id, ino)) {
-                    // The file is made: its first write finds no room.
-                    Err(FsError::NoSpace) => None,
-                    attached => {
-                        let attached = attached?;
-                        // The home may have told this node of the writer before it told it of the
-                        // file.
-                        self.server.attached_here(made.child.ino, ino);
-                        Some(attached)
-                    }
-                }
-            }
-            _ => None,
+        let attached = match op.attach && made.new {
+            true => self.attach_maker(from, made.child.ino, ino)?,
+            false => None,
         };
         Ok(Created {
             ino,
@@ -191,6 +179,28 @@ impl<S: NamesNeeds> InstanceNames<S> {
             held: true,
             attached,
         })
+    }
+
+    /// Attaches the maker of a file, if it is a client. `local`: the file's number in this node's
+    /// table. `None`: there is no room; the file is made, and its first write finds none.
+    pub(super) fn attach_maker(
+        &self,
+        from: Caller,
+        ino: Ino,
+        local: Ino,
+    ) -> Result<Option<Attached>, FsError> {
+        let Caller::Client(id) = from else {
+            return Ok(None);
+        };
+        match self.server.node(|node| node.attach_client(id, local)) {
+            Err(FsError::NoSpace) => Ok(None),
+            attached => {
+                let attached = attached?;
+                // The home may have told this node of the writer before it told it of the file.
+                self.server.attached_here(ino, local);
+                Ok(Some(attached))
+            }
+        }
     }
 
     /// Makes a file without a name. It lives at the server of the node that makes it.
