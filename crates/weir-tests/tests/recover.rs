@@ -131,7 +131,7 @@ fn kill(pid: i32) {
 }
 
 /// The writers of a killed server end by themselves: their calls fail.
-fn end(writer: Child) {
+fn end_writer(writer: Child) {
     let output = guard::wait_for_output(writer);
     assert_eq!(output.status.code(), Some(LOST), "{}", output.status);
 }
@@ -166,7 +166,7 @@ fn one_server_killed_again_and_again() {
             guard::wait_until("writers write", || room.lines(seed) >= ENOUGH);
         }
         kill(room.server_pid(0));
-        writers.into_iter().for_each(end);
+        writers.into_iter().for_each(end_writer);
     }
     room.said(&["start", "x"]);
     for seed in 0..rounds * 3 {
@@ -375,7 +375,7 @@ fn one_of_four_servers_killed_again_and_again() {
         // Those of its own node are left behind; others may have been sending it a request at that
         // moment.
         let at = writers.iter().position(|(rank, _)| *rank == victim);
-        end(writers.remove(at.unwrap()).1);
+        end_writer(writers.remove(at.unwrap()).1);
         guard::wait_until("it is back", || {
             let out = room.weir(&["status", "x", "--json"]).output().unwrap();
             out.status.success() && room.pids().len() == 4 && room.server_pid(victim) != killed
@@ -425,7 +425,7 @@ fn all_of_four_servers_killed_with_their_agent_again_and_again() {
                 kill_at_once(&[servers[1], servers[3], agent]);
             }
         }
-        writers.into_iter().for_each(end);
+        writers.into_iter().for_each(end_writer);
         for pid in servers {
             guard::wait_until("the servers are gone", || !is_there(pid));
         }

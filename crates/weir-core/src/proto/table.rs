@@ -108,7 +108,7 @@ pub trait Operation: Into<super::Request> {
     const OBJECT: OperationObject;
 }
 
-/// Makes a message of each line, and an enum of all of them, those of the table of clients included.
+/// Makes a message of each line, and the enumeration `Request` of all messages. Those in braces are declared in the table of clients.
 macro_rules! messages {
     ({ $($client:ident)* } $(
         $(#[$meta:meta])*

@@ -365,7 +365,7 @@ mod tests {
             unseen(&moved, &then, &then),
             ["d", "d/b", "l"].map(PathBuf::from)
         );
-        // What was made after a walk is not missing in it.
+        // A walk does not miss a node that was made after it.
         let before = TreeSnapshot::from_nodes(0, &[]);
         assert_eq!(unseen(&moved, &before, &now), [] as [PathBuf; 0]);
     }
