@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::mesh::{create, Dice, Mesh, OneServer};
+use crate::mesh::{create, pause, Dice, Mesh, OneServer};
+use futures_util::future::{join, FutureExt};
 use futures_util::task::LocalSpawnExt;
 use proptest::prelude::*;
 use weir_core::names::FileType;
+use weir_core::placement::home_of_entry;
 use weir_core::proto::{self, Caller, FsError};
-use weir_core::types::Ino;
+use weir_core::types::{Ino, Rank};
 
 const ROOT: Ino = weir_server::cluster::ROOT;
 
@@ -628,5 +630,46 @@ async fn busy_step(
             };
             let _ = ask(server, op).await;
         }
+    }
+}
+
+/// A move that is refused changes no location: another one at the same time, which would make a
+/// loop only after the first, is done. All that the second needs is at its server, and nothing that
+/// the first must take back.
+#[test]
+fn a_refused_move_of_a_directory_refuses_no_other() {
+    const SERVERS: u16 = 4;
+    let name_at = |dir, rank| {
+        let mut names = (0..).map(|n| format!("name-{n}"));
+        let name = names.find(|name| home_of_entry(dir, name.as_bytes(), SERVERS) == Rank(rank));
+        name.unwrap()
+    };
+    for seed in 0..100 {
+        let mut mesh = Mesh::new(SERVERS, seed);
+        let (a_name, b_name) = (name_at(ROOT, 0), name_at(ROOT, 1));
+        let a = mesh.call(0, mkdir(ROOT, &a_name)).unwrap();
+        let b = mesh.call(3, mkdir(ROOT, &b_name)).unwrap();
+        let (full_name, a_in_b) = (name_at(a, 2), name_at(b, 0));
+        let full = mesh.call(2, mkdir(a, &full_name)).unwrap();
+        mesh.call(3, mkdir(full, "x")).unwrap();
+        let rename = |name: &str, new_parent, new_name: &str| proto::Rename {
+            parent: ROOT,
+            name: name.into(),
+            new_parent,
+            new_name: new_name.into(),
+            flags: 0,
+        };
+        let refused = mesh.ask(0, rename(&b_name, a, &full_name));
+        let done = mesh.ask(0, rename(&a_name, b, &a_in_b));
+        let wait = Dice::new(seed).roll(60);
+        let both = async move { join(refused, pause(wait).then(|()| done)).await };
+        let (refused, done) = mesh.run(both);
+        assert_eq!(done, Ok(()), "seed {seed}");
+        // The second may have been done first.
+        let is_refused = matches!(refused, Err(FsError::NotEmpty | FsError::WouldLoop));
+        assert!(is_refused, "seed {seed}: {refused:?}");
+        let path = mesh.call(1, proto::PathOf { ino: full }).unwrap().path;
+        let expected = format!("/{b_name}/{a_in_b}/{full_name}");
+        assert_eq!(path, expected.as_bytes(), "seed {seed}");
     }
 }

@@ -465,7 +465,10 @@ impl<S: NamesNeeds> InstanceNames<S> {
             return Err(FsError::NotFound);
         };
         self.tell_moved(what, what.source, what.to).await?;
-        self.tell_moved(what, target, what.from).await?;
+        if let Err(error) = self.tell_moved(what, target, what.from).await {
+            self.tell_stayed(what.source, what.from, what.token).await;
+            return Err(error);
+        }
         self.do_two_steps(what, Some(target)).await
     }
 
@@ -500,7 +503,16 @@ impl<S: NamesNeeds> InstanceNames<S> {
             .await;
         let placed = placed.ok_or(FsError::Unreachable)?;
         what.left.set(Left::Some);
-        placed?;
+        if let Err(error) = placed {
+            // Where the step may still be done, the homes find out the locations.
+            if error != FsError::Unreachable {
+                self.tell_stayed(what.source, from, what.token).await;
+                if let Some(target) = then {
+                    self.tell_stayed(target, to, what.token).await;
+                }
+            }
+            return Err(error);
+        }
         let leave = peer::Leave {
             dir: from.dir,
             name: from.name.clone(),
@@ -539,6 +551,23 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.call(child.ino.rank(), moved).await?;
         what.left.set(Left::Some);
         Ok(())
+    }
+
+    /// Takes back [`Self::tell_moved`], before the permit is given back: the next holder would refuse
+    /// moves because of a location that the directory never had.
+    async fn tell_stayed(&self, child: Child, at: &HomedName, token: Token) {
+        let stayed = peer::Stayed {
+            ino: child.ino,
+            parent: at.dir,
+            name: at.name.clone(),
+            leader: token.rank.0,
+            token: token.number,
+            over: true,
+        };
+        // The home of the name does it, too.
+        if let Err(error) = self.server.call(child.ino.rank(), stayed).await {
+            tracing::warn!(ino = ?child.ino, %error, "the location of a directory that stays");
+        }
     }
 
     async fn unlock_homed(&self, homed: &HomedName, token: Token, left: Left) {
