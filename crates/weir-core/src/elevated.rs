@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  PARENT                            its own parent; no path leads to it
-//!    covers/<directory>              a symbolic link: the directory of the PFS that it covers
+//!    covers/<directory>              a symbolic link: the directory of the PFS that it covers. Its own permission bits are
+//!                                    those that that directory had when it was last taken over from there, or set there
 //!    whiteouts/<directory>/<name>    a name of the PFS that the job has removed, or whose file it has
 //!                                    replaced: a symbolic link, whose text says which file that was
 //!                                    ([`LowerName`])

@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{
-    elevated::TargetCopy, Changes, ContentVersion, CopyUse, EvictedFile, HistoryPosition, Ino,
-    OpenFile, ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
+    elevated::TargetCopy, Changes, ContentVersion, CopyUse, Cover, EvictedFile, HistoryPosition,
+    Ino, OpenFile, ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
 };
 use weir_client::types::{Stat, Time};
 
@@ -310,12 +310,16 @@ impl FileTree for InstanceTree {
         )
     }
 
-    fn is_borrowed(&self, path: &Path) -> io::Result<Option<bool>> {
-        self.tree.covers(self.find(path)?).io()
+    fn cover_of(&self, path: &Path) -> io::Result<Cover> {
+        self.tree.cover_of(self.find(path)?).io()
     }
 
-    fn borrow_from(&self, target: &Path, path: &Path) -> io::Result<()> {
-        self.tree.cover(self.find(path)?, bytes(target)).io()
+    fn cover(&self, target: &Path, path: &Path, mode: u32) -> io::Result<()> {
+        self.tree.cover(self.find(path)?, bytes(target), mode).io()
+    }
+
+    fn note_covered_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.tree.note_covered_mode(self.find(path)?, mode).io()
     }
 
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {

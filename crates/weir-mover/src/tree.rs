@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use weir_client::process::mounted::elevated::TargetCopy;
 use weir_client::process::mounted::{
-    ContentVersion, CopyUse, EvictedFile, HistoryPosition, Ino, SettledExtents, Whiteout,
+    ContentVersion, CopyUse, Cover, EvictedFile, HistoryPosition, Ino, SettledExtents, Whiteout,
     WriteState,
 };
 use weir_client::types::{Stat, Time};
@@ -306,14 +306,17 @@ pub trait FileTree: Sync + Debug {
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
-    /// True if a directory stands for one that the target has: it was not made here, and its times are not
-    /// those of the target's. `None`: a lost server of the instance knows. Then it counts as borrowed if the target has
-    /// it, which leaves that as it is.
-    fn is_borrowed(&self, _path: &Path) -> io::Result<Option<bool>> {
-        Ok(Some(false))
+    /// The directory of the target that a directory of an elevated tree covers. One that covers one was not made
+    /// here, and its times are not those of the target's.
+    fn cover_of(&self, _path: &Path) -> io::Result<Cover> {
+        Ok(Cover::Nothing)
     }
-    /// Marks a directory of an elevated tree as one that the target has now.
-    fn borrow_from(&self, _target: &Path, _path: &Path) -> io::Result<()> {
+    /// Has a directory of an elevated tree cover one of the target, with these permission bits, if it covers none yet.
+    fn cover(&self, _target: &Path, _path: &Path, _mode: u32) -> io::Result<()> {
+        Ok(())
+    }
+    /// Notes the permission bits that the covered directory has been given.
+    fn note_covered_mode(&self, _path: &Path, _mode: u32) -> io::Result<()> {
         Ok(())
     }
     /// The names that were removed from an elevated tree, and that its target may still have.

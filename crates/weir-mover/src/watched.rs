@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use weir_client::process::mounted::{Whiteout, WriteState};
+use weir_client::process::mounted::{Cover, Whiteout, WriteState};
 use weir_client::types::Stat;
 
 use crate::limit::RateLimit;
@@ -191,12 +191,16 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.xattrs(path);
         self.watch.watch("reading the attributes of", path, call)
     }
-    fn is_borrowed(&self, path: &Path) -> io::Result<Option<bool>> {
-        let call = || self.tree.is_borrowed(path);
+    fn cover_of(&self, path: &Path) -> io::Result<Cover> {
+        let call = || self.tree.cover_of(path);
         self.watch.watch("looking for", path, call)
     }
-    fn borrow_from(&self, target: &Path, path: &Path) -> io::Result<()> {
-        let call = || self.tree.borrow_from(target, path);
+    fn cover(&self, target: &Path, path: &Path, mode: u32) -> io::Result<()> {
+        let call = || self.tree.cover(target, path, mode);
+        self.watch.watch("looking for", path, call)
+    }
+    fn note_covered_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let call = || self.tree.note_covered_mode(path, mode);
         self.watch.watch("looking for", path, call)
     }
     fn whiteouts(&self) -> io::Result<Vec<Whiteout>> {

@@ -172,6 +172,17 @@ same "it stays" "of others" "$(cat pfs/a)"
 check "two names of one file are gone" test ! -e pfs/d0/a -a ! -e pfs/d0/d1/a
 same "times of a directory" "$(date -d 2001-01-01 +%s)" "$(stat -c %Y pfs/d1)"
 
+# The mode of a directory is that of whoever changed it last: what others close stays closed.
+for servers in 1 3; do
+	rm -rf pfs
+	make_project pfs
+	chmod 755 pfs pfs/d0 pfs/d1
+	check "modes of directories" elevated "$outside/pfs" --servers $servers -- bash -ec 'cd "$1"; echo new > d0/new; echo new > d1/new
+		LD_PRELOAD= chmod 700 . d0; chmod 711 d1; chmod 550 d0/d1; mkdir -m 750 d2; echo new > new' - "$outside/pfs"
+	same "modes of directories" "700 700 711 550 750" "$(echo $(stat -c %a pfs pfs/d0 pfs/d1 pfs/d0/d1 pfs/d2))"
+	same "files in them" "new new new" "$(echo $(cat pfs/d0/new pfs/d1/new pfs/new))"
+done
+
 # What others put on the target under a name that the job has taken stays, and is named.
 rm -rf pfs
 make_project pfs

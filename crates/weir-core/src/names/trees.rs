@@ -75,7 +75,12 @@ impl Shard<'_> {
         self.setattr(NURSERY, &policy)?;
         for (number, tree) in trees.iter().enumerate() {
             let name = name_of_inode(root_of_tree(number));
-            self.symlink(COVERS, &name, &tree.target, owner, now_ns)?;
+            let link = self.symlink(COVERS, &name, &tree.target, owner, now_ns)?;
+            let mode = SetAttr {
+                mode: Some(tree.mode),
+                ..SetAttr::default()
+            };
+            self.setattr(link, &mode)?;
         }
         Ok(vec![PARENT, COVERS])
     }

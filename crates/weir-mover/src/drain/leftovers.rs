@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use weir_client::process::mounted::Cover;
 use weir_client::types::Stat;
 
 use super::snapshot::TreeSnapshot;
@@ -26,8 +27,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let directories = directories.chain([&root]);
         // The names of others have whiteouts.
         let is_of_job = |path: &&PathBuf| {
-            let is_borrowed = self.from.tree.is_borrowed(&self.from.join(path));
-            is_borrowed.is_ok_and(|is_borrowed| is_borrowed == Some(false))
+            let cover = self.from.tree.cover_of(&self.from.join(path));
+            cover.is_ok_and(|cover| cover == Cover::Nothing)
         };
         let removed = now.whiteouts.keys().filter(|path| now.get(path).is_none());
         let mut open: Vec<PathBuf> = directories

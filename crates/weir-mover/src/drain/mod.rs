@@ -523,7 +523,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let snapshot = self.walk();
         for (path, _) in snapshot.of_kind(NodeKind::Directory) {
             let (source, target) = (self.from.join(path), self.to.join(path));
-            let handed_over = self.from.tree.borrow_from(&target, &source);
+            let there = self.to.tree.look_up(&target);
+            let Some(there) = there.map_err(MoveError::io("looking for", &target))? else {
+                continue; // somebody has removed it
+            };
+            let handed_over = self.from.tree.cover(&target, &source, there.mode & 0o7777);
             unless(handed_over, ErrorKind::NotFound).map_err(MoveError::io("noting", &source))?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weir_client::process::mounted::WriteState;
+use weir_client::process::mounted::{Cover, WriteState};
 use weir_client::types::{Stat, Time};
 
 use super::in_turn::{OrderedList, TurnChanges};
@@ -100,7 +100,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             {
                 continue;
             }
-            if self.is_borrowed(path, round) {
+            if self.covers(path, round) {
                 self.target
                     .moved
                     .insert(path.clone(), MovedNode::from_seen(node, false));
@@ -189,12 +189,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// True if a directory stands for one that the target has.
-    fn is_borrowed(&self, path: &Path, round: &mut RoundState) -> bool {
+    /// True if a directory covers one of the target.
+    fn covers(&self, path: &Path, round: &mut RoundState) -> bool {
         let source = self.from.join(path);
-        match self.from.tree.is_borrowed(&source) {
-            Ok(Some(is_borrowed)) => is_borrowed,
-            Ok(None) => {
+        match self.from.tree.cover_of(&source) {
+            Ok(Cover::Directory { .. }) => true,
+            Ok(Cover::Nothing) => false,
+            Ok(Cover::Unknown) => {
                 let there = self.to.find_node(self.at_target(path));
                 let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
                 there.is_ok_and(|there| there.is_some_and(is_directory))

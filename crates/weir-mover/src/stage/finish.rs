@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use weir_client::types::Stat;
 
-use super::{FoundFile, FoundSymlink, FurtherName, SmallFiles, StageRun, Walked};
+use super::{FoundDirectory, FoundFile, FoundSymlink, FurtherName, SmallFiles, StageRun, Walked};
 use crate::copy::keep_xattrs;
 use crate::error::MoveError;
 use crate::publish::{
@@ -43,29 +43,37 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         // Before the modes, which may take this process the right to open them.
         self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
         for directory in walked.directories.iter().rev() {
-            let (source, target) = (&directory.source, &directory.target);
-            let kept = KeptAttributes::from(&directory.stat);
-            // Programs set those of a directory that stands for one of the target there.
-            let kept_xattrs = match directory.is_borrowed {
-                true => Ok(0),
-                false => keep_xattrs(self.from, self.to, source, target),
-            };
-            let done = kept_xattrs.and_then(|lost| {
-                self.summary().xattrs_not_kept += lost;
-                match self.to.set_attributes(target, NodeKind::Directory, &kept) {
-                    // Its owner has changed them there.
-                    Err(error) if directory.is_borrowed && failed_with(&error, Errno::PERM) => {
-                        Ok(())
-                    }
-                    set => set.map_err(MoveError::io("setting attributes of", target)),
-                }
-            });
-            if let Err(error) = done {
+            if let Err(error) = self.finish_directory(directory) {
+                let (source, target) = (&directory.source, &directory.target);
                 self.summary().fail(source, target, &error);
             }
         }
         let directories = walked.directories.iter();
         self.sync_directories(&directories.map(|dir| &dir.target).collect::<Vec<_>>());
+    }
+
+    /// Sets the attributes of a directory.
+    fn finish_directory(&self, directory: &FoundDirectory) -> Result<(), MoveError> {
+        let (source, target) = (&directory.source, &directory.target);
+        let kept = KeptAttributes::from(&directory.stat);
+        // Programs set those of a directory that stands for one of the target there.
+        if !directory.is_borrowed {
+            let lost = keep_xattrs(self.from, self.to, source, target)?;
+            self.summary().xattrs_not_kept += lost;
+        }
+        let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
+        match set {
+            // Its owner has changed them there.
+            Err(error) if directory.is_borrowed && failed_with(&error, Errno::PERM) => {
+                return Ok(());
+            }
+            set => set.map_err(MoveError::io("setting attributes of", target))?,
+        }
+        if directory.is_borrowed {
+            let noted = self.from.note_covered_mode(source, kept.mode & 0o7777);
+            noted.map_err(MoveError::io("noting the mode of", source))?;
+        }
+        Ok(())
     }
 
     fn sync_directories(&self, directories: &[&PathBuf]) {

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use weir_client::process::mounted::Cover;
 use weir_client::types::Stat;
 
 use super::{
@@ -75,8 +76,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         if !is_top && !self.caller.takes(source, kind_of(&stat)) {
             return Ok(());
         }
-        let is_borrowed =
-            kind_of(&stat) == NodeKind::Directory && self.is_borrowed(source, target)?;
+        let cover = match kind_of(&stat) {
+            NodeKind::Directory => self.cover_of(source, target)?,
+            _ => Cover::Nothing,
+        };
+        let is_borrowed = cover != Cover::Nothing;
         // The directory above the first one may have been created for it.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
         if !is_borrowed || is_top {
@@ -95,7 +99,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             }
             NodeKind::Directory => {
                 let is_named = !is_top || name_of(&pair.source).is_some() || is_borrowed;
-                let entered = self.enter(node, is_named, is_borrowed, &stat)?;
+                let entered = self.enter(node, is_named, cover, &stat)?;
                 if entered != EnteredDirectory::Left {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
@@ -131,26 +135,34 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         Ok(())
     }
 
-    /// True if a directory stands for one that the target has.
-    fn is_borrowed(&self, source: &Path, target: &Path) -> Result<bool, MoveError> {
-        let is_borrowed = self.from.is_borrowed(source);
-        if let Some(is_borrowed) = is_borrowed.map_err(MoveError::io("looking for", source))? {
-            return Ok(is_borrowed);
+    /// The directory of the target that a directory covers. If only a lost server knows, it counts as covering one if the
+    /// target has it, which leaves that as it is.
+    fn cover_of(&self, source: &Path, target: &Path) -> Result<Cover, MoveError> {
+        let cover = self.from.cover_of(source);
+        let cover = cover.map_err(MoveError::io("looking for", source))?;
+        if cover != Cover::Unknown {
+            return Ok(cover);
         }
         let there = self.to.look_up(target);
         let there = there.map_err(MoveError::io("looking for", target))?;
-        Ok(there.is_some_and(|there| kind_of(&there) == NodeKind::Directory))
+        Ok(
+            match there.is_some_and(|there| kind_of(&there) == NodeKind::Directory) {
+                true => Cover::Unknown,
+                false => Cover::Nothing,
+            },
+        )
     }
 
     /// Makes a directory, or takes the one that is there. That keeps its attributes if it was there for
     /// the contents of a source (other than those of an elevated tree, whose mode is the job's to say), or a symbolic link
-    /// leads to it: where users put their data is theirs to say; or if it is as it was before (`is_borrowed`). It has the mode of its source at once, in case this
+    /// leads to it: where users put their data is theirs to say; or if its source covers it and the job has not changed the mode, which
+    /// somebody else may have done there meanwhile. It has the mode of its source at once, in case this
     /// process dies, and until the end all rights for its owner, so that files can be created in it.
     fn enter(
         &self,
         node: &OpenNode,
         is_named: bool,
-        is_borrowed: bool,
+        cover: Cover,
         source: &Stat,
     ) -> Result<EnteredDirectory, MoveError> {
         let target = &node.target;
@@ -182,7 +194,12 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             return Ok(EnteredDirectory::Left);
         }
         check_kind(target, Some(&found), NodeKind::Directory)?;
-        if is_borrowed && found.mode == source.mode {
+        let is_unchanged = match cover {
+            Cover::Nothing => false,
+            Cover::Directory { mode } => mode == source.mode & 0o7777,
+            Cover::Unknown => found.mode == source.mode,
+        };
+        if is_unchanged {
             return Ok(EnteredDirectory::Left);
         }
         let mut kept = KeptAttributes::from(&found);

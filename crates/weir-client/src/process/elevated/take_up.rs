@@ -67,7 +67,8 @@ impl InodeOperations {
                 uid: stat.st_uid,
                 gid: stat.st_gid,
             })
-            .and_then(|_| {
+            .and_then(|link| {
+                self.note_covered_mode(link, stat.st_mode & 0o7777)?;
                 session.call(Rename {
                     parent: NURSERY,
                     name: nursling.clone(),
@@ -105,6 +106,16 @@ impl InodeOperations {
             }
         }
         Err(error)
+    }
+}
+
+impl InodeOperations {
+    /// Notes the permission bits of a covered directory, as those of the link that leads to it.
+    pub(in super::super) fn note_covered_mode(self, link: Ino, mode: u32) -> Result<(), Errno> {
+        self.server.session()?.call(SetAttr {
+            mode: Some(mode),
+            ..SetAttr::nothing(link)
+        })
     }
 }
 

@@ -28,6 +28,21 @@ pub struct Whiteout {
     lower: LowerName,
 }
 
+/// The directory of the target that a directory covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cover {
+    /// There is none: the job made the directory.
+    Nothing,
+    /// One that had these permission bits when they were last taken over from there, or set there. The job has
+    /// changed the mode since if the directory has others.
+    Directory {
+        /// The permission bits.
+        mode: u32,
+    },
+    /// Only a lost server knows.
+    Unknown,
+}
+
 impl Whiteout {
     /// The path of the name on the target, from there.
     pub fn path(&self) -> &[u8] {
@@ -130,18 +145,28 @@ impl Tree {
         }
     }
 
-    /// True if a directory of this elevated tree covers one of the target; `None`: only a lost server knows.
-    pub fn covers(self, dir: Ino) -> Result<Option<bool>, Errno> {
-        if self.elevated.is_none() || self.is_root_of_target(dir) {
-            return Ok(Some(self.elevated.is_some()));
+    /// The directory of the target that a directory of this tree covers.
+    pub fn cover_of(self, dir: Ino) -> Result<Cover, Errno> {
+        if self.elevated.is_none() {
+            return Ok(Cover::Nothing);
         }
-        let found = self.find(COVERS, &name_of_inode(dir));
-        self.unless_lost(found.map(|cover| Some(cover.is_some())))
+        let link = self.find(COVERS, &name_of_inode(dir));
+        let mode = link.and_then(|link| match link {
+            Some((link, _)) => Ok(Some(self.parts.inodes.attr(link)?.mode & 0o7777)),
+            None => Ok(None),
+        });
+        let mode = self.unless_lost(mode.map(Some))?;
+        Ok(match mode {
+            Some(Some(mode)) => Cover::Directory { mode },
+            Some(None) => Cover::Nothing,
+            None => Cover::Unknown,
+        })
     }
 
-    /// Has a directory of this elevated tree cover the one at this path of the target, so that names which
-    /// are removed from it from now on get whiteouts. Processes that have noted it as opaque are not told.
-    pub fn cover(self, dir: Ino, target: &[u8]) -> Result<(), Errno> {
+    /// Has a directory of this elevated tree cover the one at this path of the target, with these permission bits, so
+    /// that names which are removed from it from now on get whiteouts. It may do so already. Processes that
+    /// have noted it as opaque are not told.
+    pub fn cover(self, dir: Ino, target: &[u8], mode: u32) -> Result<(), Errno> {
         let covered = self.parts.server.session()?.call(Symlink {
             parent: COVERS,
             name: name_of_inode(dir).to_vec(),
@@ -151,7 +176,16 @@ impl Tree {
         });
         match covered {
             Err(Errno::EXIST) => Ok(()),
-            covered => covered.map(drop),
+            Err(error) => Err(error),
+            Ok(link) => self.parts.inodes.note_covered_mode(link, mode),
+        }
+    }
+
+    /// Notes the permission bits that the covered directory has been given.
+    pub fn note_covered_mode(self, dir: Ino, mode: u32) -> Result<(), Errno> {
+        match self.find(COVERS, &name_of_inode(dir))? {
+            Some((link, _)) => self.parts.inodes.note_covered_mode(link, mode),
+            None => Ok(()),
         }
     }
 
