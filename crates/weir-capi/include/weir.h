@@ -229,7 +229,8 @@ struct weir_transfer_result {
  *
  * Errors that a file may meet, beside those of open(2), write(2) and rename(2) at its two ends: -EBUSY: a program has the
  * source open for writing, or writes to it meanwhile, or it awaits its lamination, or somebody else changes what has
- * the destination's name, or moves to it. -EISDIR, -ELOOP, -EINVAL: the source, or the destination, is no file.
+ * the destination's name, or moves to it. -EISDIR, -EINVAL: the source, or the destination, is a
+ * directory, or a device, FIFO or socket. -ELOOP: the source is a symbolic link.
  */
 int weir_transfer_start(const struct weir_transfer *list, size_t count, uint64_t *transfer);
 

@@ -28,6 +28,9 @@ pub enum MoveError {
     /// The target has a node that neither this instance has put there, nor its job has replaced.
     #[error("{} is somebody else's: it was put there, or changed, since the job took its name; it was not overwritten (move it away, or set drain.replace_foreign)", .0.display())]
     Foreign(PathBuf),
+    /// The target is neither a file nor a symbolic link nor a directory.
+    #[error("{} is a device, a FIFO or a socket; it was not replaced", .0.display())]
+    Special(PathBuf),
     /// Another process moves a file to the same name.
     #[error("another process writes {}", .0.display())]
     Busy(PathBuf),
@@ -96,6 +99,7 @@ impl MoveError {
             | MoveError::NotAnalysed(_)
             | MoveError::NotLaminated(_) => Errno::BUSY,
             MoveError::Foreign(_) => Errno::EXIST,
+            MoveError::Special(_) => Errno::INVAL,
             MoveError::OtherKind {
                 is_directory: true, ..
             } => Errno::ISDIR,
@@ -136,6 +140,7 @@ mod tests {
             (MoveError::SourceChanged(path()), Errno::BUSY),
             (MoveError::TargetChanged(path()), Errno::BUSY),
             (MoveError::Foreign(path()), Errno::EXIST),
+            (MoveError::Special(path()), Errno::INVAL),
             (MoveError::Busy(path()), Errno::BUSY),
             (
                 MoveError::Different {

@@ -71,9 +71,12 @@ pub(crate) fn check_replaceable(
     found: Option<&Stat>,
     may_replace: impl FnOnce(&Stat) -> bool,
 ) -> Result<(), MoveError> {
-    match found.is_none_or(may_replace) {
-        true => Ok(()),
-        false => Err(MoveError::Foreign(target.to_owned())),
+    match found {
+        Some(found) if !may_replace(found) => Err(match kind_of(found) {
+            NodeKind::Special => MoveError::Special(target.to_owned()),
+            _ => MoveError::Foreign(target.to_owned()),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -60,7 +60,7 @@ impl TakenNode {
 /// The nodes that a move may find under the name of its target.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Replaceable {
-    /// Whatever is there.
+    /// Whatever is there, but for a device, a FIFO or a socket: programs of the whole machine may use it.
     #[default]
     Any,
     /// One of these.
@@ -75,7 +75,7 @@ pub enum Replaceable {
 impl Replaceable {
     pub(crate) fn allows(&self, there: &Stat) -> bool {
         match self {
-            Replaceable::Any => true,
+            Replaceable::Any => kind_of(there) != NodeKind::Special,
             // A file is in the way of a directory, or the other way around: not a question of this.
             _ if kind_of(there) == NodeKind::Directory => true,
             Replaceable::Only { placed, taken } => {

@@ -34,6 +34,7 @@ use crate::filter::PathFilter;
 pub use crate::progress::StageProgress;
 use crate::publish::check_replaceable;
 use crate::queue::TaskQueue;
+use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, KeptAttributes, NodeKind};
@@ -106,8 +107,8 @@ pub(crate) trait StageCaller: Sync {
     /// Notes that a file is at its target.
     fn note_there(&self, _target: &Path) {}
     /// True if what has the name of a target may be replaced, though it is not what the source is.
-    fn may_replace(&self, _target: &Path, _there: &Stat) -> bool {
-        true
+    fn may_replace(&self, _target: &Path, there: &Stat) -> bool {
+        Replaceable::Any.allows(there)
     }
     /// Notes that a target is about to get its name, with the size and the time of its source.
     fn note_attempt(&self, _target: &Path, _source: &Stat) {}

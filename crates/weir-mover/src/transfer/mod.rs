@@ -19,7 +19,8 @@ use weir_client::types::Stat;
 
 use crate::copy::FileCopy;
 use crate::error::MoveError;
-use crate::publish::is_same;
+use crate::publish::{check_replaceable, is_same};
+use crate::replaceable::Replaceable;
 use crate::side::MoveSide;
 use crate::tree::{io_error, kind_of, FileTree, NodeKind};
 pub use table::{TransferTable, TransferTask};
@@ -59,6 +60,9 @@ pub fn transfer_file<S: FileTree, T: FileTree>(
     let there = to
         .look_up(target)
         .map_err(MoveError::io("looking for", target))?;
+    check_replaceable(target, there.as_ref(), |there| {
+        Replaceable::Any.allows(there)
+    })?;
     let copy = FileCopy::begin(from, to, source, target, there)?;
     let copied = *copy.copied();
     progress.size.store(copied.size, Ordering::Relaxed);
@@ -158,6 +162,11 @@ mod tests {
         assert_eq!(refused("f", "d"), Errno::ISDIR);
         assert_eq!(refused("f", "none/x"), Errno::NOENT);
         assert_eq!(refused("f", "f/x"), Errno::NOTDIR);
+        nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert_eq!(refused("fifo", "x"), Errno::INVAL);
+        assert_eq!(refused("f", "fifo"), Errno::INVAL);
+        let there = std::fs::symlink_metadata(path("fifo")).unwrap();
+        assert!(std::os::unix::fs::FileTypeExt::is_fifo(&there.file_type()));
         assert_eq!(std::fs::read(path("f")).unwrap(), b"f");
     }
 

@@ -2,7 +2,7 @@
 //! target is in the tests of the command.
 
 use std::fs;
-use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{symlink, FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -150,6 +150,26 @@ fn a_fifo_is_named_and_not_opened() {
     let scene = Scene::new();
     nix::unistd::mkfifo(&scene.source("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
     assert_eq!(scene.stage().skipped, [scene.source("fifo")]);
+}
+
+/// A stage run by root to /dev must not take it apart.
+#[test]
+fn a_device_a_fifo_or_a_socket_of_the_target_is_not_replaced() {
+    let scene = Scene::new();
+    scene.write("fifo", b"new");
+    symlink("anywhere", scene.source("socket")).unwrap();
+    nix::unistd::mkfifo(&scene.target("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(scene.target("socket")).unwrap();
+    let summary = scene.stage();
+    assert_eq!((summary.files, summary.symlinks), (0, 0));
+    let failed: Vec<_> = summary.failed.iter().map(|failed| &failed.target).collect();
+    assert_eq!(failed, [&scene.target("fifo"), &scene.target("socket")]);
+    let kind = |name| {
+        fs::symlink_metadata(scene.target(name))
+            .unwrap()
+            .file_type()
+    };
+    assert!(kind("fifo").is_fifo() && kind("socket").is_socket());
 }
 
 #[test]
