@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::element::ElementType;
 use crate::subarray::{advance, Subarray};
+use crate::waves::FileSpan;
 
 /// The definitions of a file of netCDF's classic formats.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -45,6 +46,31 @@ pub struct FileRun {
 }
 
 impl Variable {
+    /// The bytes of the file from the first to the last element of a part that is within the variable. If a place is
+    /// more than a number can be: all bytes.
+    pub fn span(&self, record_bytes: u64, part: &Subarray) -> FileSpan {
+        if part.elements() == Some(0) {
+            return FileSpan::EMPTY;
+        }
+        let bytes = self.external.bytes() as u64;
+        let mut step = bytes;
+        let (mut first, mut last) = (Some(self.begin), Some(self.begin));
+        for (dimension, range) in part.0.iter().enumerate().rev() {
+            if self.is_record && dimension == 0 {
+                step = record_bytes;
+            }
+            let add = |place: Option<u64>, index: u64| place?.checked_add(index.checked_mul(step)?);
+            first = add(first, range.start);
+            last = range.end_index().and_then(|end| add(last, end - 1));
+            step = step.saturating_mul(self.shape[dimension]);
+        }
+        let end = last.and_then(|last| last.checked_add(bytes));
+        match (first, end) {
+            (Some(first), Some(end)) => FileSpan { first, end },
+            _ => FileSpan::ALL,
+        }
+    }
+
     /// Visits the runs of a part that is within the variable, in the order of its elements. `None`, and nothing is visited: a
     /// place is more than a number can be.
     pub fn for_file_runs(
@@ -126,6 +152,11 @@ mod tests {
         let part = Subarray(ranges.into());
         let note = |run: FileRun| found.push([run.offset, run.first, run.count]);
         variable.for_file_runs(1000, &part, note).unwrap();
+        let span = variable.span(1000, &part);
+        let first = found.iter().map(|run| run[0]).min();
+        let end = found.iter().map(|run| run[0] + run[2] * 4).max();
+        assert_eq!(first.is_none(), span.is_empty());
+        assert!(first.is_none_or(|first| span.first == first && Some(span.end) == end));
         found
     }
 
@@ -166,6 +197,7 @@ mod tests {
         let vast = variable(&[4, 1 << 40, 1 << 40], false);
         let at = |index| Subarray([index, 0, 0].map(|index| Range::new(index, 1)).into());
         assert_eq!(vast.for_file_runs(0, &at(1), |_| panic!("no run")), None);
+        assert_eq!(vast.span(0, &at(1)), FileSpan::ALL);
         let mut runs = 0;
         assert_eq!(vast.for_file_runs(0, &at(0), |_| runs += 1), Some(()));
         assert_eq!(runs, 1);

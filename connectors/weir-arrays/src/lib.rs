@@ -22,3 +22,4 @@ pub mod element;
 pub mod header;
 pub mod log;
 pub mod subarray;
+pub mod waves;

@@ -34,6 +34,8 @@ const MPICH_CONSTANTS: Constants = Constants {
 };
 /// `MPI_COMM_TYPE_SHARED`.
 const SHARED: [c_int; 2] = [1, 0];
+/// The most numbers of one reduction.
+const REDUCED_AT_ONCE: usize = 1 << 20;
 /// The longest value of a hint that is asked for, bytes.
 const HINT_BYTES: usize = 63;
 
@@ -177,19 +179,34 @@ impl Mpi {
         mine: [i64; N],
     ) -> Option<[i64; N]> {
         let mut all = [0_i64; N];
+        // SAFETY: the caller owes a valid communicator.
+        unsafe { self.reduce_to_highest(comm, &mine, &mut all) }.then_some(all)
+    }
+
+    /// The same for two lists of as many numbers. False: MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator, and lists that are as long in all of its processes.
+    unsafe fn reduce_to_highest(&self, comm: MpiHandle, mine: &[i64], all: &mut [i64]) -> bool {
         let Constants { long_long, max, .. } = self.constants;
-        // SAFETY: so many `long long` each; the caller vouches for the communicator.
-        let code = unsafe {
-            (self.allreduce)(
-                (&raw const mine).cast(),
-                (&raw mut all).cast(),
-                c_int::try_from(N).expect("few numbers"),
-                long_long,
-                max,
-                comm,
-            )
-        };
-        (code == SUCCESS).then_some(all)
+        let pieces = mine.chunks(REDUCED_AT_ONCE);
+        let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
+        pairs.all(|(mine, all)| {
+            let count = c_int::try_from(mine.len()).expect("at most those at once");
+            // SAFETY: so many `long long` each; the caller owes a valid communicator.
+            let code = unsafe {
+                (self.allreduce)(
+                    mine.as_ptr().cast(),
+                    all.as_mut_ptr().cast(),
+                    count,
+                    long_long,
+                    max,
+                    comm,
+                )
+            };
+            code == SUCCESS
+        })
     }
 
     /// This process's rank in a communicator. `None`: MPI refused, and its error handler has heard why.
@@ -330,6 +347,13 @@ impl Communicator {
     pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
         // SAFETY: a communicator of ours.
         unsafe { self.mpi.highest(self.comm, mine) }
+    }
+
+    /// The same for a list, which is as long in all processes.
+    pub fn highest_of(&self, mine: &[i64]) -> Option<Vec<i64>> {
+        let mut all = vec![0; mine.len()];
+        // SAFETY: a communicator of ours.
+        unsafe { self.mpi.reduce_to_highest(self.comm, mine, &mut all) }.then_some(all)
     }
 
     /// Frees it. All processes call this, before MPI_Finalize.

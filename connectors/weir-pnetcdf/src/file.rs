@@ -14,6 +14,7 @@ use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
+use weir_arrays::waves::FileSpan;
 use weir_connect::mpi::{Communicator, Offset};
 
 use crate::arguments::{self, MemoryType, NamedPart};
@@ -25,6 +26,7 @@ use crate::library::{
     NC_EUNSPTETYPE, NC_EWRITE, NC_NOERR,
 };
 use crate::log_files::LogFiles;
+use crate::put_order::PutOrder;
 use crate::requests::{PutRequest, PutRequests};
 use crate::settings::Settings;
 
@@ -72,6 +74,8 @@ pub struct Put {
 #[derive(Debug)]
 pub struct NumberedEntry {
     pub number: u64,
+    /// The collective call with which the put ends (`put_order`).
+    pub call: usize,
     pub entry: LogEntry,
 }
 
@@ -99,6 +103,7 @@ pub struct LoggedFile {
     used: u64,
     /// Entries that the log has ever had, for their numbers.
     entries_begun: u64,
+    pub order: PutOrder,
     pub requests: PutRequests,
     /// Gets that were begun, and not waited for.
     pub pending_gets: u64,
@@ -144,6 +149,7 @@ impl LoggedFile {
             records: 0,
             entries: Vec::new(),
             entries_begun: 0,
+            order: PutOrder::new(),
             requests: PutRequests::default(),
             pending_gets: 0,
             attached: None,
@@ -321,7 +327,8 @@ impl LoggedFile {
         let conversion = entry.conversion(&self.definitions).ok_or(NC_EINTERNAL)?;
         let fits = conversion.fits(elements);
         let end = entry.end_record(&self.definitions);
-        self.append(entry, elements)
+        let span = variable.span(self.definitions.record_bytes, &entry.part);
+        self.append(entry, span, elements)
             .map_err(|error| error_code(&error))?;
         self.records = self.records.max(end);
         Ok((fits, external_bytes))
@@ -369,7 +376,7 @@ impl LoggedFile {
         }
     }
 
-    fn append(&mut self, mut entry: LogEntry, elements: &[u8]) -> io::Result<()> {
+    fn append(&mut self, mut entry: LogEntry, span: FileSpan, elements: &[u8]) -> io::Result<()> {
         entry.data = self.log.append_elements(elements)?;
         let record = LogRecord::Put(entry);
         self.log.append_record(&record)?;
@@ -378,7 +385,12 @@ impl LoggedFile {
         };
         self.used += used_by(&entry);
         let number = self.entries_begun;
-        self.entries.push(NumberedEntry { number, entry });
+        let call = self.order.note_put(span);
+        self.entries.push(NumberedEntry {
+            number,
+            call,
+            entry,
+        });
         self.entries_begun += 1;
         Ok(())
     }
@@ -401,6 +413,7 @@ impl LoggedFile {
     /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
     /// The time is the same in all processes, for it depends on what all of them know.
     pub fn check_budget(&mut self, puts: u64) -> c_int {
+        self.order.end_call();
         self.puts_unchecked += puts;
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;

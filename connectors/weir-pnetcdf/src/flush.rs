@@ -4,34 +4,36 @@
 
 use core::ffi::c_int;
 
+use std::collections::BTreeSet;
+
 use weir_arrays::batch::{batch_ends, joined};
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Range;
 use weir_connect::mpi::Offset;
 
-use crate::file::{error_code, first_error, DataMode, LoggedFile};
+use crate::file::{error_code, first_error, DataMode, LoggedFile, NumberedEntry};
 use crate::library::{NC_EMPI, NC_ERANGE, NC_NOERR, REQ_NULL};
+use crate::put_order::PutOrder;
 
 impl LoggedFile {
     /// Moves the entries of a variable, or all, into the file. In collective mode all processes call this. If it fails the
     /// entries stay, and the next flush tries again.
     pub fn flush(&mut self, variable: Option<u32>) -> c_int {
         let is_due = |entry: &LogEntry| variable.is_none_or(|variable| variable == entry.variable);
-        let due = self
-            .entries
-            .iter()
-            .map(|logged| &logged.entry)
-            .filter(|entry| is_due(entry));
-        let due = joined(due);
-        let result = self.write(&due);
-        if result != NC_NOERR || due.is_empty() {
+        let mut variables = BTreeSet::new();
+        let result = self.write_in_waves(is_due, &mut variables);
+        if variable.is_none() && self.mode == DataMode::Collective {
+            self.order = PutOrder::new();
+            // Those that could not be written come before all others.
+            for logged in &mut self.entries {
+                logged.call = 0;
+            }
+        }
+        if result != NC_NOERR || variables.is_empty() {
             return result;
         }
         self.entries.retain(|logged| !is_due(&logged.entry));
         self.count_used();
-        let mut variables: Vec<u32> = due.iter().map(|entry| entry.variable).collect();
-        variables.sort_unstable();
-        variables.dedup();
         let noted = match self.entries.is_empty() {
             true => self.log.clear(),
             false => Ok(()),
@@ -44,6 +46,51 @@ impl LoggedFile {
                 .try_for_each(|variable| self.log.append_record(&LogRecord::Flushed(variable))),
         });
         noted.map_or_else(|error| error_code(&error), |()| NC_NOERR)
+    }
+
+    /// Writes the entries that are due, and notes their variables. In collective mode all processes call this; entries of several
+    /// processes that may overlap are written in the order of their calls (`put_order`).
+    fn write_in_waves(
+        &mut self,
+        is_due: impl Fn(&LogEntry) -> bool,
+        variables: &mut BTreeSet<u32>,
+    ) -> c_int {
+        let is_collective = self.mode == DataMode::Collective;
+        if is_collective && self.order.agree(&self.comm).is_none() {
+            return NC_EMPI;
+        }
+        let waves = match is_collective {
+            true => self.order.wave_count(),
+            false => 1,
+        };
+        // In the order of the waves, and within a wave in that of the puts.
+        let due = self.entries.iter().filter(|logged| is_due(&logged.entry));
+        let mut due: Vec<&NumberedEntry> = due.collect();
+        if waves > 1 {
+            due.sort_by_key(|logged| self.order.wave_of(logged.call));
+        }
+        let due = due.chunk_by(|one, next| {
+            waves == 1 || self.order.wave_of(one.call) == self.order.wave_of(next.call)
+        });
+        let due = due.map(|of_wave| {
+            let wave = self.order.wave_of(of_wave[0].call);
+            (wave, joined(of_wave.iter().map(|logged| &logged.entry)))
+        });
+        let due: Vec<(u32, Vec<LogEntry>)> = due.collect();
+        let mut due = due.into_iter().peekable();
+        let mut result = NC_NOERR;
+        for wave in 0..waves {
+            let of_wave = due.next_if(|(due, _)| waves == 1 || *due == wave);
+            let entries = of_wave.map_or(Vec::new(), |(_, entries)| entries);
+            variables.extend(entries.iter().map(|entry| entry.variable));
+            result = first_error(result, self.write(&entries));
+            if wave + 1 < waves && self.direct.is_none() {
+                // With several servers, for the other processes to write over it.
+                // SAFETY: the number of a file that is open. All processes call it.
+                result = first_error(result, unsafe { (self.library.sync)(self.number) });
+            }
+        }
+        result
     }
 
     /// Writes entries, in their order where this process does it itself. In collective mode all processes call this, and what all

@@ -8,7 +8,7 @@
 //! - when the program reads what is in the log, unless the log has all of that part;
 //! - before PnetCDF does something itself that depends on them (`vard`, fill values, lists of derived datatypes).
 //!
-//! Unlike that driver's, the log is read; puts that overlap keep their order; and it wraps the user's own PnetCDF, which need
+//! Unlike that driver's, the log is read; puts that overlap keep their order, also those of several processes in the order of collective calls; and it wraps the user's own PnetCDF, which need
 //! not be built for it. The log is in weir, so that writing it costs a copy, and what a killed process logged is not lost.
 //!
 //! PnetCDF's rules hold: another process sees a put once both have called `ncmpi_sync`, or the file was closed and opened. A
@@ -21,6 +21,7 @@
 //! | `file` | a file: its puts, and the budget of its log |
 //! | `reads` | gets from the log |
 //! | `flush` | entries go into the file |
+//! | `put_order` | the order of the entries of all processes |
 //! | `direct` | a file in weir that this process writes itself |
 //! | `requests` | nonblocking puts that are not waited for yet |
 //! | `arguments` | the arguments of puts and gets, checked as PnetCDF checks them |
@@ -42,6 +43,7 @@ mod gets;
 mod left_over;
 mod library;
 mod log_files;
+mod put_order;
 mod puts;
 mod reads;
 mod requests;

@@ -85,6 +85,7 @@ library! {
     inq_att c"ncmpi_inq_att" (c_int, c_int, *const c_char, *mut c_int, *mut Offset);
     iput_vars c"ncmpi_iput_vars" (c_int, c_int, *const Offset, *const Offset, *const Offset, *const c_void,
         Offset, MpiHandle, *mut c_int);
+    sync c"ncmpi_sync" (c_int);
     cancel c"ncmpi_cancel" (c_int, c_int, *mut c_int, *mut c_int);
     wait c"ncmpi_wait" (c_int, c_int, *mut c_int, *mut c_int);
     wait_all c"ncmpi_wait_all" (c_int, c_int, *mut c_int, *mut c_int);

@@ -61,12 +61,18 @@ impl LoggedFile {
                 -variable,
                 records,
             ];
-            let Some([wants_file, has_entries, highest, lowest, records]) = self.comm.highest(mine)
-            else {
+            self.order.end_call();
+            let mine = [&mine[..], &self.order.numbers()].concat();
+            let Some(all) = self.comm.highest_of(&mine) else {
                 return Some(NC_EMPI);
             };
+            let (&[wants_file, has_entries, highest, lowest, records], calls) = all
+                .split_first_chunk()
+                .expect("as many numbers as were given");
+            self.order.learn(calls);
             self.records = u64::try_from(records).unwrap_or(self.records);
-            if wants_file != 0 {
+            // Where puts of several processes may overlap, the log of one process may have the older elements.
+            if wants_file != 0 || self.order.has_several_waves() {
                 // If the processes ask for several variables, all entries are flushed.
                 let is_one = highest == -lowest;
                 let code = match (has_entries != 0, is_one) {

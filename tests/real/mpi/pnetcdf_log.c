@@ -95,6 +95,34 @@ static int fail(void)
 	return mpi_check_end();
 }
 
+/* All processes put all of a variable, and then each a part: the later call stays, whichever process made it. */
+static void overlap(void)
+{
+	short *all = calloc(WIDTH * size, sizeof *all);
+	int wrong = 0;
+	for (int round = 1; round <= 6; round++) {
+		MPI_Offset start = (MPI_Offset)WIDTH * ((rank + round) % size), count = WIDTH;
+		for (int i = 0; i < WIDTH * size; i++)
+			all[i] = -round;
+		wrong += ncmpi_put_var_short_all(file, small, all) != NC_NOERR;
+		for (int i = 0; i < WIDTH; i++)
+			all[i] = round;
+		wrong += ncmpi_put_vara_short_all(file, small, &start, &count, all) != NC_NOERR;
+		if (round % 3 == 0)
+			NC(ncmpi_sync(file));
+		if (round % 2 == 0)
+			continue;
+		wrong += ncmpi_get_var_short_all(file, small, all) != NC_NOERR;
+		for (int i = 0; i < WIDTH * size; i++)
+			wrong += all[i] != round;
+	}
+	wrong += ncmpi_get_var_short_all(file, small, all) != NC_NOERR;
+	for (int i = 0; i < WIDTH * size; i++)
+		wrong += all[i] != 6;
+	ALL(wrong == 0, "the later of two calls stays, whichever process made it (%d wrong)", wrong);
+	free(all);
+}
+
 int main(int argc, char **argv)
 {
 	int wrong = 0, code, dies = argc > 2 && strcmp(argv[2], "die") == 0, is_small = argc > 2 && strcmp(argv[2], "small") == 0;
@@ -163,6 +191,8 @@ int main(int argc, char **argv)
 	}
 	ALL(wrong == 0, "a get of another process's part (%d wrong)", wrong);
 	ALL(file_bytes() > empty, "and has it flushed");
+
+	overlap();
 
 	/* Errors come from the call. */
 	count[0] = 1;
