@@ -660,7 +660,6 @@ fn arrays() {
         LogRecord::Defined(definitions),
         put(0, 0, 0),
         put(1, 4, 32),
-        LogRecord::Cancelled(0),
         put(1, 2, 64),
         LogRecord::Flushed(0),
         put(2, 0, 96),

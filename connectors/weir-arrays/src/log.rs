@@ -28,7 +28,7 @@ use crate::subarray::{Range, Subarray};
 pub const HEAD_BYTES: u64 = 64;
 
 const MAGIC: &[u8; 8] = b"WEIRNCLG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before the body of a record.
 const FRAME_BYTES: usize = 8;
 /// The longest body. Definitions of 100,000 variables are shorter.
@@ -50,8 +50,6 @@ pub enum LogRecord {
     Defined(FileDefinitions),
     /// A write.
     Put(LogEntry),
-    /// The entry of this number, the first one being 0, was taken back.
-    Cancelled(u64),
     /// The entries of a variable so far are in the file.
     Flushed(u32),
 }
@@ -251,8 +249,6 @@ impl LogContents {
     /// Reads the records of a writer. `data_bytes`: so many bytes of elements it has.
     pub fn read(mut records: &[u8], data_bytes: u64) -> LogContents {
         let mut contents = LogContents::default();
-        // By the numbers of their records; what was flushed or taken back is `None`.
-        let mut entries: Vec<Option<LogEntry>> = Vec::new();
         while !records.is_empty() {
             let Some((record, length)) = LogRecord::read(records) else {
                 contents.is_cut = records.iter().any(|byte| *byte != 0);
@@ -269,35 +265,24 @@ impl LogContents {
                 }
                 LogRecord::Defined(definitions) => {
                     // A writer flushes before it defines anew. Entries that were valid may not be valid now.
-                    for entry in &mut entries {
-                        let invalid =
-                            entry.take_if(|entry| !entry.is_valid(&definitions, data_bytes));
-                        contents.is_cut |= invalid.is_some();
-                    }
+                    let before = contents.entries.len();
+                    let is_valid = |entry: &LogEntry| entry.is_valid(&definitions, data_bytes);
+                    contents.entries.retain(is_valid);
+                    contents.is_cut |= contents.entries.len() < before;
                     contents.definitions = definitions;
                 }
                 LogRecord::Put(entry) if entry.is_valid(&contents.definitions, data_bytes) => {
-                    entries.push(Some(entry));
+                    contents.entries.push(entry);
                 }
                 LogRecord::Put(_) => {
                     contents.is_cut = true;
                     break;
                 }
-                LogRecord::Cancelled(number) => {
-                    let number = usize::try_from(number).ok();
-                    if let Some(entry) = number.and_then(|number| entries.get_mut(number)) {
-                        *entry = None;
-                    }
-                }
                 LogRecord::Flushed(variable) => {
-                    let is_flushed = |entry: &LogEntry| entry.variable == variable;
-                    for entry in &mut entries {
-                        entry.take_if(|entry| is_flushed(entry));
-                    }
+                    contents.entries.retain(|entry| entry.variable != variable);
                 }
             }
         }
-        contents.entries = entries.into_iter().flatten().collect();
         contents
     }
 }
@@ -401,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_flushed_or_taken_back_are_gone() {
+    fn entries_that_are_flushed_are_gone() {
         let put = |record| LogRecord::Put(entry(record, 0, record * 32));
         let opened = LogRecord::Opened {
             path: b"/weir/a".into(),
@@ -413,9 +398,7 @@ mod tests {
             LogRecord::Defined(definitions()),
             put(0),
             LogRecord::Flushed(0),
-            put(1),
             put(2),
-            LogRecord::Cancelled(1),
         ];
         let contents = LogContents::read(&log(&records), 96);
         assert_eq!(contents.entries, [entry(2, 0, 64)]);

@@ -6,13 +6,13 @@ use weir_connect::complain;
 use weir_connect::mpi::{MpiHandle, Offset};
 
 use crate::exported::around;
-use crate::file::{error_code, first_error, DataMode, LoggedFile};
+use crate::file::{first_error, DataMode, LoggedFile};
 use crate::files::{self, NewlyOpened};
 use crate::left_over;
 use crate::library::{
-    is_inside, GET_REQ_ALL, NC_EMPI, NC_EPENDINGBPUT, NC_NOERR, NC_WRITE, PUT_REQ_ALL, REQ_ALL,
-    REQ_NULL,
+    is_inside, GET_REQ_ALL, NC_EMPI, NC_EPENDING, NC_EPENDINGBPUT, NC_NOERR, NC_WRITE, REQ_NULL,
 };
+use crate::requests::PutRequest;
 
 around!("ncmpi_create", create(comm: MpiHandle, path: *const c_char, mode: c_int, info: MpiHandle, number: *mut c_int), |call| {
     let code = call();
@@ -104,7 +104,7 @@ impl From<c_int> for FlushedFile {
     }
 }
 
-/// Puts that were not waited for are in the file after a close, as with PnetCDF's own burst buffer.
+/// Puts that were not waited for are taken back, as PnetCDF takes them back (its own burst buffer does them).
 unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
         let code = match file.mode {
@@ -120,6 +120,16 @@ unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
                 log.display()
             );
         }
+        let pending = file.requests.count();
+        if pending > 0 {
+            complain!(
+                "weir: {pending} nonblocking puts to a PnetCDF file that is closed were not waited for; they are not done"
+            );
+        }
+        let code = match pending {
+            0 => code,
+            _ => first_error(code, NC_EPENDING),
+        };
         Some(FlushedFile { code, is_moved })
     });
     let Some(flushed) = flushed else {
@@ -157,39 +167,34 @@ struct RequestList {
 }
 
 impl LoggedFile {
-    /// Waits for requests. Those of ours are done: their elements are in the log. If others may be gets, all processes flush
-    /// before PnetCDF does them.
+    /// Waits for requests. Ours become entries of the log. If there are others, all processes flush before PnetCDF does them.
     ///
     /// # Safety
     ///
     /// As of PnetCDF's function.
     unsafe fn wait(&mut self, list: RequestList, is_collective: bool) -> c_int {
-        // SAFETY: as the caller vouches.
-        let (mut others, is_all) = unsafe { self.end_own(list, |_, _| NC_NOERR) };
-        let has_gets = match list.count {
-            REQ_ALL | GET_REQ_ALL => self.pending_gets > 0,
-            PUT_REQ_ALL => false,
-            _ => !others.is_empty(),
-        };
-        let mut is_any_left = has_gets || is_all;
         let mut result = NC_NOERR;
+        let end_put = |file: &mut LoggedFile, request| {
+            let code = file.end_put(request);
+            result = first_error(result, code);
+            code
+        };
+        // SAFETY: as the caller vouches.
+        let (mut others, is_all) = unsafe { self.end_own(list, end_put) };
+        // PnetCDF's own come after the entries before them.
+        let has_others = !others.is_empty() || is_all && self.has_requests_of_library();
+        let mut is_any_left = has_others || is_all;
         if is_collective && self.mode == DataMode::Collective {
-            let has_left = is_all || !others.is_empty();
-            let Some([has_gets, has_left]) = self
-                .comm
-                .highest([i64::from(has_gets), i64::from(has_left)])
-            else {
+            let mine = [has_others, is_any_left].map(i64::from);
+            let Some([has_others, has_left]) = self.comm.highest(mine) else {
                 return NC_EMPI;
             };
             is_any_left = has_left != 0;
-            if has_gets != 0 {
-                result = self.flush(None);
+            if has_others != 0 {
+                result = first_error(result, self.flush(None));
             }
-        } else if has_gets {
-            result = self.flush(None);
-        }
-        if has_gets && is_all {
-            self.pending_gets = 0;
+        } else if has_others {
+            result = first_error(result, self.flush(None));
         }
         let code = match is_any_left || !is_collective && !others.is_empty() {
             // SAFETY: as the caller vouches.
@@ -203,6 +208,14 @@ impl LoggedFile {
         result
     }
 
+    /// True if PnetCDF has requests of its own that are not waited for.
+    fn has_requests_of_library(&self) -> bool {
+        let mut requests = 0;
+        // SAFETY: room for the answer, which stays 0 if there is none.
+        unsafe { (self.library.inq_nreqs)(self.number, &raw mut requests) };
+        requests > 0
+    }
+
     /// Ends our own requests, with a status of each. Returns the places of the other ones in the list, and whether PnetCDF's
     /// own are meant without a list.
     ///
@@ -212,12 +225,12 @@ impl LoggedFile {
     unsafe fn end_own(
         &mut self,
         list: RequestList,
-        mut act: impl FnMut(&mut LoggedFile, &crate::requests::PutRequest) -> c_int,
+        mut act: impl FnMut(&mut LoggedFile, PutRequest) -> c_int,
     ) -> (Vec<usize>, bool) {
         let Ok(count) = usize::try_from(list.count) else {
             if list.count != GET_REQ_ALL {
                 for request in self.requests.end_all() {
-                    act(self, &request);
+                    act(self, request);
                 }
             }
             return (Vec::new(), true);
@@ -228,7 +241,7 @@ impl LoggedFile {
             unsafe {
                 let number = list.numbers.add(index);
                 let status = match self.requests.end_request(*number) {
-                    Some(request) => act(self, &request),
+                    Some(request) => act(self, request),
                     None if *number == REQ_NULL => NC_NOERR,
                     None => {
                         others.push(index);
@@ -276,13 +289,9 @@ impl LoggedFile {
         let mut result = NC_NOERR;
         // SAFETY: as the caller vouches.
         unsafe {
-            let (others, is_all) = self.end_own(list, |file, request| {
-                let code = file
-                    .cancel(request)
-                    .map_or_else(|error| error_code(&error), |()| NC_NOERR);
-                result = first_error(result, code);
-                code
-            });
+            // Elements that are in the log already stay there until it is cleared.
+            let (others, is_all) = self.end_own(list, |_, _| NC_NOERR);
+            self.count_used();
             if is_all || !others.is_empty() {
                 let code = with_others(list, &others, |count, requests, statuses| {
                     (self.library.cancel)(self.number, count, requests, statuses)
@@ -353,7 +362,7 @@ around!("ncmpi_inq_buffer_usage", inq_buffer_usage(number: c_int, bytes: *mut Of
     adding(number, bytes, call(), |file| Offset::try_from(file.requests.buffered_bytes()).unwrap_or(Offset::MAX))
 });
 around!("ncmpi_inq_put_size", inq_put_size(number: c_int, bytes: *mut Offset), |call| {
-    adding(number, bytes, call(), |file| Offset::try_from(file.logged_bytes()).unwrap_or(Offset::MAX))
+    adding(number, bytes, call(), LoggedFile::own_bytes)
 });
 around!("ncmpi_inq_nreqs", inq_nreqs(number: c_int, requests: *mut c_int), |call| {
     adding(number, requests, call(), |file| c_int::try_from(file.requests.count()).unwrap_or(c_int::MAX))

@@ -1,7 +1,7 @@
 //! A file whose writes are logged.
 //!
 //! Invariants:
-//! - an entry is in `entries` from the put that made it until it is in the file or taken back, in the order of the puts;
+//! - an entry is in `entries` from the put that made it, or the wait for it, until it is in the file, in the order of these;
 //! - what PnetCDF itself does to the file meanwhile (a put that is not logged, fill values, new definitions) comes after the
 //!   entries before it, since these are flushed first;
 //! - `mode` is that of PnetCDF: a flush is collective in collective mode, and the process's own in independent mode.
@@ -14,7 +14,6 @@ use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
-use weir_arrays::waves::FileSpan;
 use weir_connect::mpi::{Communicator, Offset};
 
 use crate::arguments::{self, MemoryType, NamedPart};
@@ -53,7 +52,7 @@ pub enum TransferKind {
     Collective,
     /// Without `_all`.
     Independent,
-    /// `iput`, `iget`.
+    /// `iput`.
     Nonblocking,
     /// `bput`.
     Buffered,
@@ -70,13 +69,35 @@ pub struct Put {
     pub kind: MemoryType,
 }
 
-/// An entry of the log, with its number in it.
+/// An entry of the log.
 #[derive(Debug)]
-pub struct NumberedEntry {
-    pub number: u64,
+pub struct LoggedPut {
     /// The collective call with which the put ends (`put_order`).
     pub call: usize,
     pub entry: LogEntry,
+}
+
+/// The elements of puts, after they were logged.
+#[derive(Clone, Copy, Debug)]
+struct LoggedElements {
+    /// No value is out of range.
+    fit: bool,
+    /// Bytes that they take in the file.
+    external_bytes: u64,
+}
+
+impl LoggedElements {
+    const NONE: LoggedElements = LoggedElements {
+        fit: true,
+        external_bytes: 0,
+    };
+
+    fn code(self) -> c_int {
+        match self.fit {
+            true => NC_NOERR,
+            false => NC_ERANGE,
+        }
+    }
 }
 
 /// See above.
@@ -98,15 +119,13 @@ pub struct LoggedFile {
     pub record_dimension: c_int,
     /// How many records the file has with those that this process logged. PnetCDF may know of more.
     pub records: u64,
-    pub entries: Vec<NumberedEntry>,
+    pub entries: Vec<LoggedPut>,
     /// Bytes of the budget that the entries take: those of their elements, and of themselves.
     used: u64,
-    /// Entries that the log has ever had, for their numbers.
-    entries_begun: u64,
     pub order: PutOrder,
     pub requests: PutRequests,
-    /// Gets that were begun, and not waited for.
-    pub pending_gets: u64,
+    /// Bytes that this process has put into the file itself, beside PnetCDF's own count.
+    pub moved_bytes: i64,
     /// Bytes of the attached buffer (`ncmpi_buffer_attach`).
     pub attached: Option<u64>,
     /// Collective puts until the next look at the budget, and since the last one.
@@ -148,10 +167,9 @@ impl LoggedFile {
             record_dimension: -1,
             records: 0,
             entries: Vec::new(),
-            entries_begun: 0,
             order: PutOrder::new(),
             requests: PutRequests::default(),
-            pending_gets: 0,
+            moved_bytes: 0,
             attached: None,
             puts_until_check: 1,
             puts_unchecked: 0,
@@ -177,8 +195,8 @@ impl LoggedFile {
     /// The arguments are valid as PnetCDF wants them.
     pub unsafe fn put(&mut self, puts: &[Put], timing: TransferKind) -> Option<c_int> {
         // SAFETY: as the caller vouches.
-        let logged = unsafe { self.log_puts(puts, timing) };
-        let mut result = logged.err().unwrap_or(NC_NOERR);
+        let logged = unsafe { self.log_puts(puts, timing, LoggedFile::add_entry) };
+        let mut result = logged.map_or_else(|code| code, LoggedElements::code);
         if timing == TransferKind::Independent
             && (self.used > self.settings.budget || is_no_room(result))
         {
@@ -213,33 +231,38 @@ impl LoggedFile {
                 return Some(NC_ENULLABUF);
             };
             // SAFETY: as the caller vouches.
-            let wanted = unsafe { self.external_bytes(puts) };
+            let wanted = unsafe { self.bytes_of_puts(puts) };
             if self.requests.buffered_bytes().saturating_add(wanted) > attached {
                 return Some(NC_EINSUFFBUF);
             }
         }
-        let first = self.entries_begun;
-        // SAFETY: as the caller vouches.
-        let (result, bytes) = match unsafe { self.log_puts(puts, timing) } {
-            Ok(bytes) => (NC_NOERR, bytes),
-            Err(code) if is_no_room(code) => return None,
-            Err(NC_ERANGE) => (NC_ERANGE, 0),
-            Err(code) => return Some(code),
+        let mut begun = Vec::new();
+        let begin = |file: &mut LoggedFile, entry: LogEntry| {
+            file.used += used_by(&entry);
+            begun.push(entry);
+            Ok(())
         };
-        let entries = self.entries_begun - first;
+        // SAFETY: as the caller vouches.
+        let logged = unsafe { self.log_puts(puts, timing, begin) };
+        let logged = match logged {
+            Ok(logged) => logged,
+            Err(code) => {
+                self.count_used();
+                return (!is_no_room(code)).then_some(code);
+            }
+        };
+        let number = match begun.is_empty() {
+            true => crate::library::REQ_NULL,
+            false => self.requests.begin(PutRequest {
+                entries: begun,
+                buffered: (timing == TransferKind::Buffered).then_some(logged.external_bytes),
+            }),
+        };
         if !request.is_null() {
-            let number = match entries {
-                0 => crate::library::REQ_NULL,
-                _ => self.requests.begin(PutRequest {
-                    first,
-                    entries,
-                    buffered: (timing == TransferKind::Buffered).then_some(bytes),
-                }),
-            };
             // SAFETY: as the caller vouches.
             unsafe { *request = number };
         }
-        Some(result)
+        Some(logged.code())
     }
 
     /// Bytes that the puts take in the file, as far as they are valid.
@@ -247,7 +270,7 @@ impl LoggedFile {
     /// # Safety
     ///
     /// As [`LoggedFile::put`].
-    unsafe fn external_bytes(&self, puts: &[Put]) -> u64 {
+    unsafe fn bytes_of_puts(&self, puts: &[Put]) -> u64 {
         let bytes = puts.iter().map(|put| {
             let (_, variable) = arguments::variable(&self.definitions, put.variable).ok()?;
             // SAFETY: as the caller vouches.
@@ -260,36 +283,42 @@ impl LoggedFile {
         bytes.flatten().sum()
     }
 
-    /// Logs puts in their order, up to the first one that cannot be logged; what is out of range is logged all the same.
-    /// Returns the bytes that they take in the file.
+    /// Logs the elements of puts in their order, and hands these to `keep`, up to the first one that cannot be logged; what is
+    /// out of range is logged all the same.
     ///
     /// # Safety
     ///
     /// As [`LoggedFile::put`].
-    unsafe fn log_puts(&mut self, puts: &[Put], timing: TransferKind) -> Result<u64, c_int> {
+    unsafe fn log_puts(
+        &mut self,
+        puts: &[Put],
+        timing: TransferKind,
+        mut keep: impl FnMut(&mut LoggedFile, LogEntry) -> io::Result<()>,
+    ) -> Result<LoggedElements, c_int> {
         if !self.is_writable {
             return Err(NC_EPERM);
         }
         self.check_mode(timing)?;
-        let (mut fits, mut bytes) = (true, 0);
+        let mut all = LoggedElements::NONE;
         for put in puts {
             // SAFETY: as the caller vouches.
-            let (is_in_range, external) = unsafe { self.log_put(put)? };
-            fits &= is_in_range;
-            bytes += external;
+            let one = unsafe { self.log_put(put, &mut keep)? };
+            all.fit &= one.fit;
+            all.external_bytes += one.external_bytes;
         }
-        match fits {
-            true => Ok(bytes),
-            false => Err(NC_ERANGE),
-        }
+        Ok(all)
     }
 
-    /// Logs a put. Returns false if a value is out of range, and the bytes that it takes in the file.
+    /// Logs a put.
     ///
     /// # Safety
     ///
     /// As [`LoggedFile::put`].
-    unsafe fn log_put(&mut self, put: &Put) -> Result<(bool, u64), c_int> {
+    unsafe fn log_put(
+        &mut self,
+        put: &Put,
+        keep: &mut impl FnMut(&mut LoggedFile, LogEntry) -> io::Result<()>,
+    ) -> Result<LoggedElements, c_int> {
         let (number, variable) = arguments::variable(&self.definitions, put.variable)?;
         if let MemoryType::Named(element) = put.kind {
             arguments::check_type(element, variable)?;
@@ -305,7 +334,7 @@ impl LoggedFile {
         arguments::check_type(element, variable)?;
         let bytes = arguments::memory_bytes(&part, element).ok_or(NC_EINVAL)?;
         if bytes == 0 {
-            return Ok((true, 0));
+            return Ok(LoggedElements::NONE);
         }
         let own;
         // SAFETY: as the caller vouches: the memory has the elements of the part.
@@ -317,21 +346,24 @@ impl LoggedFile {
             }
         };
         let external_bytes = part.elements().unwrap_or(0) * variable.external.bytes() as u64;
-        let entry = LogEntry {
+        let mut entry = LogEntry {
             variable: number,
             memory: element,
             part,
             data: 0,
-            stamp_ns: now_ns(),
+            stamp_ns: 0,
         };
         let conversion = entry.conversion(&self.definitions).ok_or(NC_EINTERNAL)?;
         let fits = conversion.fits(elements);
-        let end = entry.end_record(&self.definitions);
-        let span = variable.span(self.definitions.record_bytes, &entry.part);
-        self.append(entry, span, elements)
-            .map_err(|error| error_code(&error))?;
-        self.records = self.records.max(end);
-        Ok((fits, external_bytes))
+        let logged = self.log.append_elements(elements).and_then(|data| {
+            entry.data = data;
+            keep(self, entry)
+        });
+        logged.map_err(|error| error_code(&error))?;
+        Ok(LoggedElements {
+            fit: fits,
+            external_bytes,
+        })
     }
 
     /// The elements of a put one after the other, where they are not so in memory.
@@ -376,38 +408,36 @@ impl LoggedFile {
         }
     }
 
-    fn append(&mut self, mut entry: LogEntry, span: FileSpan, elements: &[u8]) -> io::Result<()> {
-        entry.data = self.log.append_elements(elements)?;
+    /// Adds a put that is done to the entries.
+    pub fn add_entry(&mut self, mut entry: LogEntry) -> io::Result<()> {
+        entry.stamp_ns = now_ns();
         let record = LogRecord::Put(entry);
         self.log.append_record(&record)?;
         let LogRecord::Put(entry) = record else {
             unreachable!("it was made above");
         };
+        let end = entry.end_record(&self.definitions);
+        self.records = self.records.max(end);
         self.used += used_by(&entry);
-        let number = self.entries_begun;
+        let variable = &self.definitions.variables[entry.variable as usize];
+        let span = variable.span(self.definitions.record_bytes, &entry.part);
         let call = self.order.note_put(span);
-        self.entries.push(NumberedEntry {
-            number,
-            call,
-            entry,
-        });
-        self.entries_begun += 1;
+        self.entries.push(LoggedPut { call, entry });
         Ok(())
     }
 
-    /// Takes entries back that are still in the log.
-    pub fn cancel(&mut self, request: &PutRequest) -> io::Result<()> {
-        for number in request.first..request.first + request.entries {
-            if let Ok(index) = self
-                .entries
-                .binary_search_by_key(&number, |logged| logged.number)
-            {
-                self.log.append_record(&LogRecord::Cancelled(number))?;
-                self.entries.remove(index);
-            }
+    /// Ends a nonblocking put: its entries are done.
+    pub fn end_put(&mut self, request: PutRequest) -> c_int {
+        let mut result = NC_NOERR;
+        for entry in request.entries {
+            self.used -= used_by(&entry);
+            let added = self.add_entry(entry);
+            result = first_error(
+                result,
+                added.map_or_else(|error| error_code(&error), |()| NC_NOERR),
+            );
         }
-        self.count_used();
-        Ok(())
+        result
     }
 
     /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
@@ -440,17 +470,23 @@ impl LoggedFile {
 
     /// After entries were moved into the file, or taken back.
     pub fn count_used(&mut self) {
-        let used = self.entries.iter().map(|logged| used_by(&logged.entry));
-        self.used = used.sum();
+        let entries = self.entries.iter().map(|logged| &logged.entry);
+        self.used = entries.chain(self.requests.entries()).map(used_by).sum();
     }
 
-    /// Bytes that the entries take in the file.
-    pub fn logged_bytes(&self) -> u64 {
-        let bytes = self.entries.iter().map(|NumberedEntry { entry, .. }| {
+    /// Bytes that entries take in the file.
+    pub fn external_bytes<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) -> i64 {
+        let bytes = entries.into_iter().map(|entry| {
             let variable = &self.definitions.variables[entry.variable as usize];
             entry.part.elements().unwrap_or(0) * variable.external.bytes() as u64
         });
-        bytes.sum()
+        i64::try_from(bytes.sum::<u64>()).unwrap_or(i64::MAX)
+    }
+
+    /// Bytes that this process has put into the file, or the log, beside PnetCDF's own count.
+    pub fn own_bytes(&self) -> i64 {
+        let logged = self.entries.iter().map(|logged| &logged.entry);
+        self.moved_bytes + self.external_bytes(logged)
     }
 }
 

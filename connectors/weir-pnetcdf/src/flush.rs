@@ -11,7 +11,7 @@ use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Range;
 use weir_connect::mpi::Offset;
 
-use crate::file::{error_code, first_error, DataMode, LoggedFile, NumberedEntry};
+use crate::file::{error_code, first_error, DataMode, LoggedFile, LoggedPut};
 use crate::library::{NC_EMPI, NC_ERANGE, NC_NOERR, REQ_NULL};
 use crate::put_order::PutOrder;
 
@@ -32,9 +32,13 @@ impl LoggedFile {
         if result != NC_NOERR || variables.is_empty() {
             return result;
         }
+        if self.direct.is_some() {
+            let due = self.entries.iter().map(|logged| &logged.entry);
+            self.moved_bytes += self.external_bytes(due.filter(|entry| is_due(entry)));
+        }
         self.entries.retain(|logged| !is_due(&logged.entry));
         self.count_used();
-        let noted = match self.entries.is_empty() {
+        let noted = match self.entries.is_empty() && self.requests.count() == 0 {
             true => self.log.clear(),
             false => Ok(()),
         };
@@ -65,7 +69,7 @@ impl LoggedFile {
         };
         // In the order of the waves, and within a wave in that of the puts.
         let due = self.entries.iter().filter(|logged| is_due(&logged.entry));
-        let mut due: Vec<&NumberedEntry> = due.collect();
+        let mut due: Vec<&LoggedPut> = due.collect();
         if waves > 1 {
             due.sort_by_key(|logged| self.order.wave_of(logged.call));
         }
@@ -134,6 +138,8 @@ impl LoggedFile {
                 .map(LogEntry::first_of_last_record)
                 .into_iter()
                 .collect();
+            // PnetCDF counts it as written once more.
+            self.moved_bytes -= self.external_bytes(&round);
             result = first_error(result, self.flush_round(&round));
         }
         result

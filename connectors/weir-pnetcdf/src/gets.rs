@@ -1,4 +1,5 @@
-//! Gets: of one part, from the log if that has it; all others from the file, after a flush.
+//! Gets: of one part, from the log if that has it; all others from the file, after a flush. Nonblocking ones are PnetCDF's own, after
+//! the flush of the wait for them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null;
@@ -16,14 +17,6 @@ use crate::reads::Get;
 unsafe fn get(file: c_int, get: Get, timing: TransferKind) -> Option<c_int> {
     // SAFETY: as the caller vouches.
     files::with(file, |file| unsafe { file.get(&get, timing) })
-}
-
-/// A get that is waited for: the flush comes then.
-unsafe fn begin(file: c_int) -> Option<c_int> {
-    files::with(file, |file| {
-        file.pending_gets += 1;
-        None
-    })
 }
 
 /// Declares the gets of one part.
@@ -50,29 +43,6 @@ macro_rules! one {
             varn(file: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
                 memory: *mut c_void $(, $kind_argument: $kind_type)*),
             flush_before(file, $timing));
-    };
-}
-
-/// Declares the nonblocking gets.
-macro_rules! nonblocking {
-    ($suffix:literal, ($($kind_argument:ident: $kind_type:ty),*)) => {
-        exported!(concat!("ncmpi_iget_var", $suffix),
-            var(file: c_int, variable: c_int, memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
-        exported!(concat!("ncmpi_iget_var1", $suffix),
-            var1(file: c_int, variable: c_int, start: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*,
-                request: *mut c_int), begin(file));
-        exported!(concat!("ncmpi_iget_vara", $suffix),
-            vara(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, memory: *mut c_void
-                $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
-        exported!(concat!("ncmpi_iget_vars", $suffix),
-            vars(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
-                memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
-        exported!(concat!("ncmpi_iget_varm", $suffix),
-            varm(file: c_int, variable: c_int, start: *const Offset, count: *const Offset, stride: *const Offset,
-                distances: *const Offset, memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
-        exported!(concat!("ncmpi_iget_varn", $suffix),
-            varn(file: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
-                memory: *mut c_void $(, $kind_argument: $kind_type)*, request: *mut c_int), begin(file));
     };
 }
 
@@ -114,11 +84,6 @@ macro_rules! gets {
                 use super::*;
                 one!($suffix, "_all", ($($kind_argument: $kind_type),*), $kind, TransferKind::Collective);
                 several!($suffix, "_all", ($($list_argument: $list_type),*), TransferKind::Collective);
-            }
-
-            mod begun {
-                use super::*;
-                nonblocking!($suffix, ($($kind_argument: $kind_type),*));
             }
         }
     };

@@ -31,6 +31,7 @@ pub const NC_EPENDINGBPUT: c_int = -218;
 pub const NC_EINSUFFBUF: c_int = -219;
 pub const NC_ENO_SPACE: c_int = -224;
 pub const NC_EQUOTA: c_int = -225;
+pub const NC_EPENDING: c_int = -236;
 pub const NC_ENULLSTART: c_int = -226;
 pub const NC_ENULLCOUNT: c_int = -227;
 pub const NC_ENOTBUILT: c_int = -128;
@@ -38,10 +39,8 @@ pub const NC_EMPI: c_int = -131;
 
 /// `NC_REQ_NULL`: no request.
 pub const REQ_NULL: c_int = -1;
-/// In the place of a number of requests: all of them, all gets, all puts.
-pub const REQ_ALL: c_int = -1;
+/// In the place of a number of requests: all gets. -1 means all requests, and -3 all puts.
 pub const GET_REQ_ALL: c_int = -2;
-pub const PUT_REQ_ALL: c_int = -3;
 
 /// `NC_GLOBAL`, in the place of a variable: the file's own attributes.
 pub const NC_GLOBAL: c_int = -1;
@@ -85,6 +84,7 @@ library! {
     inq_att c"ncmpi_inq_att" (c_int, c_int, *const c_char, *mut c_int, *mut Offset);
     iput_vars c"ncmpi_iput_vars" (c_int, c_int, *const Offset, *const Offset, *const Offset, *const c_void,
         Offset, MpiHandle, *mut c_int);
+    inq_nreqs c"ncmpi_inq_nreqs" (c_int, *mut c_int);
     sync c"ncmpi_sync" (c_int);
     cancel c"ncmpi_cancel" (c_int, c_int, *mut c_int, *mut c_int);
     wait c"ncmpi_wait" (c_int, c_int, *mut c_int, *mut c_int);

@@ -1,19 +1,21 @@
-//! Nonblocking puts that the program has not waited for yet. Their elements are in the log already.
+//! Nonblocking puts that the program has not waited for yet. Their elements are in the log already; they become entries of it
+//! when they are waited for: until then they may be taken back, and neither the file nor its number of records changes.
 
 use core::ffi::c_int;
-use std::collections::hash_map::Entry;
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::BTreeMap;
+
+use weir_arrays::log::LogEntry;
 
 /// Numbers of requests begin here, where PnetCDF's own, which begin at 0, do not come in a program's life. They are even, as
 /// those of its puts.
 const FIRST: c_int = 0x4000_0000;
 
 /// A request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PutRequest {
-    /// The number of its first entry in the log, and how many it has.
-    pub first: u64,
-    pub entries: u64,
+    /// One or more.
+    pub entries: Vec<LogEntry>,
     /// For `bput`: bytes of the attached buffer that it takes.
     pub buffered: Option<u64>,
 }
@@ -22,7 +24,8 @@ pub struct PutRequest {
 #[derive(Debug, Default)]
 pub struct PutRequests {
     begun: c_int,
-    pending: HashMap<c_int, PutRequest>,
+    /// By their numbers.
+    pending: BTreeMap<c_int, PutRequest>,
 }
 
 impl PutRequests {
@@ -43,9 +46,14 @@ impl PutRequests {
         self.pending.remove(&number)
     }
 
-    /// Forgets all of them.
+    /// Forgets all of them. Returns them in their order.
     pub fn end_all(&mut self) -> Vec<PutRequest> {
-        self.pending.drain().map(|(_, request)| request).collect()
+        std::mem::take(&mut self.pending).into_values().collect()
+    }
+
+    /// The entries that they will be.
+    pub fn entries(&self) -> impl Iterator<Item = &LogEntry> {
+        self.pending.values().flat_map(|request| &request.entries)
     }
 
     /// How many there are.
@@ -69,17 +77,16 @@ mod tests {
     #[test]
     fn a_number_is_not_given_twice_at_a_time() {
         let request = PutRequest {
-            first: 0,
-            entries: 1,
+            entries: Vec::new(),
             buffered: Some(8),
         };
         let mut requests = PutRequests::default();
-        let first = requests.begin(request);
+        let first = requests.begin(request.clone());
         requests.begun = 0;
-        let second = requests.begin(request);
+        let second = requests.begin(request.clone());
         assert_ne!(first, second);
         assert_eq!((requests.count(), requests.buffered_bytes()), (2, 16));
-        assert_eq!(requests.end_request(first), Some(request));
+        assert_eq!(requests.end_request(first), Some(request.clone()));
         assert_eq!(requests.end_request(first), None);
         assert_eq!(requests.end_all(), [request]);
     }
