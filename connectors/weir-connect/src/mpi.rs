@@ -4,6 +4,7 @@
 //! at the lower half of the word, in the C calling conventions of x86-64 and aarch64.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
+use core::ptr::NonNull;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
@@ -32,6 +33,8 @@ const MPICH_CONSTANTS: Constants = Constants {
     long_long: 0x4c00_0809,
     max: 0x5800_0001,
 };
+/// `MPI_STATUS_IGNORE`, as a number.
+const STATUS_IGNORE: [usize; 2] = [1, 0];
 /// `MPI_COMM_TYPE_SHARED`.
 const SHARED: [c_int; 2] = [1, 0];
 /// The most numbers of one reduction.
@@ -74,6 +77,17 @@ type MpiAllreduce = unsafe extern "C" fn(
     MpiHandle,
 ) -> c_int;
 
+type MpiBeginAllreduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    c_int,
+    MpiHandle,
+    MpiHandle,
+    MpiHandle,
+    *mut MpiHandle,
+) -> c_int;
+type MpiWait = unsafe extern "C" fn(*mut MpiHandle, *mut c_void) -> c_int;
+
 /// The functions of an MPI that are needed. Each function is that of the profiling interface (`PMPI_`).
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi {
@@ -86,6 +100,8 @@ pub struct Mpi {
     info_set: MpiSetHint,
     info_get: MpiGetHint,
     allreduce: MpiAllreduce,
+    iallreduce: MpiBeginAllreduce,
+    wait: MpiWait,
     comm_dup: MpiDup,
     comm_free: MpiFree,
     comm_rank: MpiNumber,
@@ -132,6 +148,8 @@ impl Mpi {
                 info_set: function(c"PMPI_Info_set")?,
                 info_get: function(c"PMPI_Info_get")?,
                 allreduce: function(c"PMPI_Allreduce")?,
+                iallreduce: function(c"PMPI_Iallreduce")?,
+                wait: function(c"PMPI_Wait")?,
                 comm_dup: function(c"PMPI_Comm_dup")?,
                 comm_free: function(c"PMPI_Comm_free")?,
                 comm_rank: function(c"PMPI_Comm_rank")?,
@@ -291,6 +309,24 @@ impl Mpi {
     }
 }
 
+/// The memory of a reduction.
+#[derive(Debug)]
+struct ReducedNumber {
+    mine: i64,
+    highest: i64,
+}
+
+/// A reduction that was begun. One that is not ended leaves its memory to MPI for good.
+#[derive(Debug)]
+#[must_use]
+pub struct PendingHighest {
+    numbers: NonNull<ReducedNumber>,
+    request: MpiHandle,
+}
+
+// SAFETY: nobody uses the numbers before `end_highest`, which takes it by value.
+unsafe impl Send for PendingHighest {}
+
 /// A communicator of our own: messages of ours never meet the program's.
 #[derive(Debug)]
 pub struct Communicator {
@@ -354,6 +390,45 @@ impl Communicator {
         let mut all = vec![0; mine.len()];
         // SAFETY: a communicator of ours.
         unsafe { self.mpi.reduce_to_highest(self.comm, mine, &mut all) }.then_some(all)
+    }
+
+    /// Begins to find the highest of a number over all processes, which all must call this, in the same order as their other calls with this
+    /// communicator; it waits for nobody. `None`: MPI failed, and its error handler has heard why.
+    pub fn begin_highest(&self, mine: i64) -> Option<PendingHighest> {
+        let mut numbers = Box::new(ReducedNumber {
+            mine,
+            highest: mine,
+        });
+        let mut request: MpiHandle = 0;
+        let Constants { long_long, max, .. } = self.mpi.constants;
+        // SAFETY: one `long long` each, which MPI may use until the wait: a pending reduction that is dropped leaves them. The
+        // communicator is ours; room for a handle.
+        let code = unsafe {
+            (self.mpi.iallreduce)(
+                (&raw const numbers.mine).cast(),
+                (&raw mut numbers.highest).cast(),
+                1,
+                long_long,
+                max,
+                self.comm,
+                &raw mut request,
+            )
+        };
+        let numbers = NonNull::from(Box::leak(numbers));
+        (code == SUCCESS).then_some(PendingHighest { numbers, request })
+    }
+
+    /// Waits until all processes have begun it. `None`: MPI failed.
+    pub fn end_highest(&self, mut pending: PendingHighest) -> Option<i64> {
+        let ignored = STATUS_IGNORE[usize::from(self.mpi.is_openmpi)];
+        // SAFETY: the request is pending.
+        let code = unsafe { (self.mpi.wait)(&raw mut pending.request, ignored as *mut c_void) };
+        if code != SUCCESS {
+            return None;
+        }
+        // SAFETY: `begin_highest` made them, and MPI does not use them any more.
+        let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
+        Some(numbers.highest)
     }
 
     /// Frees it. All processes call this, before MPI_Finalize.

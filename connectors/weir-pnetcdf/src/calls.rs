@@ -107,6 +107,7 @@ impl From<c_int> for FlushedFile {
 /// Puts that were not waited for are taken back, as PnetCDF takes them back (its own burst buffer does them).
 unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
+        file.agreed_records();
         let code = match file.mode {
             DataMode::Define => NC_NOERR,
             _ => file.flush(None),
@@ -392,12 +393,12 @@ around!("ncmpi_inq_dim", inq_dim(number: c_int, dimension: c_int, name: *mut c_c
     with_records(number, dimension, length, call())
 });
 
-/// Counts the records that this process logged.
+/// Counts the records that were logged, also by other processes in collective calls, as PnetCDF does.
 unsafe fn with_records(number: c_int, dimension: c_int, length: *mut Offset, code: c_int) -> c_int {
     if code == NC_NOERR && !length.is_null() {
         files::with(number, |file| {
             if dimension == file.record_dimension {
-                let records = Offset::try_from(file.records).unwrap_or(Offset::MAX);
+                let records = Offset::try_from(file.agreed_records()).unwrap_or(Offset::MAX);
                 // SAFETY: PnetCDF has just put its answer there.
                 unsafe { *length = (*length).max(records) };
             }

@@ -7,6 +7,7 @@
 //! - `mode` is that of PnetCDF: a flush is collective in collective mode, and the process's own in independent mode.
 
 use core::ffi::{c_int, c_void};
+use std::collections::VecDeque;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,7 @@ use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
-use weir_connect::mpi::{Communicator, Offset};
+use weir_connect::mpi::{Communicator, Offset, PendingHighest};
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::datatypes::Datatypes;
@@ -31,6 +32,8 @@ use crate::settings::Settings;
 
 /// The most collective puts between two looks at the budget of all processes.
 const MAX_PUTS_UNCHECKED: u64 = 1024;
+/// The most reductions of the number of records that are begun, and not ended.
+const MAX_RECORD_COUNTS: usize = 64;
 /// Bytes of memory and of the log that an entry takes beside its elements.
 const ENTRY_BYTES: u64 = 256;
 
@@ -117,8 +120,11 @@ pub struct LoggedFile {
     pub definitions: FileDefinitions,
     /// The number of the record dimension; -1: there is none.
     pub record_dimension: c_int,
-    /// How many records the file has with those that this process logged. PnetCDF may know of more.
+    /// How many records the file has with those that this process logged, and those of others that it knows of. PnetCDF
+    /// may know of more.
     pub records: u64,
+    /// The reductions of `records`, one of each collective call, that may tell of records of other processes.
+    record_counts: VecDeque<PendingHighest>,
     pub entries: Vec<LoggedPut>,
     /// Bytes of the budget that the entries take: those of their elements, and of themselves.
     used: u64,
@@ -166,6 +172,7 @@ impl LoggedFile {
             definitions: FileDefinitions::default(),
             record_dimension: -1,
             records: 0,
+            record_counts: VecDeque::new(),
             entries: Vec::new(),
             order: PutOrder::new(),
             requests: PutRequests::default(),
@@ -440,10 +447,41 @@ impl LoggedFile {
         result
     }
 
+    /// Tells the other processes the number of records. All processes call this.
+    fn tell_records(&mut self) {
+        if self.record_dimension < 0 {
+            return;
+        }
+        let records = Offset::try_from(self.records).unwrap_or(Offset::MAX);
+        let begun = self.comm.begin_highest(records);
+        self.record_counts.extend(begun);
+        if self.record_counts.len() > MAX_RECORD_COUNTS {
+            self.end_record_count();
+        }
+    }
+
+    /// Ends the oldest reduction. Returns false if there is none.
+    fn end_record_count(&mut self) -> bool {
+        let Some(pending) = self.record_counts.pop_front() else {
+            return false;
+        };
+        let highest = self.comm.end_highest(pending);
+        let highest = highest.and_then(|records| u64::try_from(records).ok());
+        self.records = self.records.max(highest.unwrap_or(0));
+        true
+    }
+
+    /// The number of records after the collective calls so far, of all processes. Waits for those that are not that far yet.
+    pub fn agreed_records(&mut self) -> u64 {
+        while self.end_record_count() {}
+        self.records
+    }
+
     /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
     /// The time is the same in all processes, for it depends on what all of them know.
     pub fn check_budget(&mut self, puts: u64) -> c_int {
         self.order.end_call();
+        self.tell_records();
         self.puts_unchecked += puts;
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;
