@@ -477,6 +477,17 @@ impl LoggedFile {
         self.records
     }
 
+    /// The most bytes that the entries may take so that those of all processes find room in the file, while they are in the log still.
+    fn limit_of_room(&self) -> u64 {
+        let processes = u64::from(self.comm.size);
+        let room = self.log.available_bytes() / processes;
+        match room.checked_sub(self.used) {
+            // What is added takes room in the log, too.
+            Some(more) => self.used.saturating_add(more / 2),
+            None => 0,
+        }
+    }
+
     /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
     /// The time is the same in all processes, for it depends on what all of them know.
     pub fn check_budget(&mut self, puts: u64) -> c_int {
@@ -486,12 +497,13 @@ impl LoggedFile {
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;
         }
+        let limit = self.settings.budget.min(self.limit_of_room());
         let used = i64::try_from(self.used).unwrap_or(i64::MAX);
         let grown = self.used.saturating_sub(self.used_at_check);
         let grown = i64::try_from(grown).unwrap_or(i64::MAX);
-        let budget = i64::try_from(self.settings.budget).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         // The smallest room that a process has, as the highest of negative numbers.
-        let Some([over, grown]) = self.comm.highest([used - budget, grown]) else {
+        let Some([over, grown]) = self.comm.highest([used - limit, grown]) else {
             return NC_EMPI;
         };
         let result = match over >= 0 {

@@ -81,6 +81,23 @@ impl LogFiles {
         self.elements_end
     }
 
+    /// Bytes that may still be written beside the log, by all together; as many as can be if that is not known.
+    pub fn available_bytes(&self) -> u64 {
+        let mut found = core::mem::MaybeUninit::<libc::statvfs>::zeroed();
+        // SAFETY: a descriptor of ours, and room for the answer. Zeros are a value of it.
+        let (code, found) = unsafe {
+            let file = self.elements.file.as_raw_fd();
+            (
+                libc::fstatvfs(file, found.as_mut_ptr()),
+                found.assume_init(),
+            )
+        };
+        match code {
+            0 => found.f_bavail.saturating_mul(found.f_frsize),
+            _ => u64::MAX,
+        }
+    }
+
     /// Appends elements, and says where they are.
     pub fn append_elements(&mut self, elements: &[u8]) -> io::Result<u64> {
         let offset = self.elements_end;
