@@ -652,6 +652,7 @@ fn arrays() {
     };
     let opened = LogRecord::Opened {
         path: b"/weir/a.nc".to_vec(),
+        inode: 9,
         rank: 1,
         processes: 4,
     };

@@ -121,13 +121,19 @@ impl ArrayLog {
         Ok(())
     }
 
-    /// The path of the file.
+    /// The path of the file when it was opened.
     pub fn path(&self) -> Option<&[u8]> {
         let mut paths = self
             .writers
             .iter()
             .map(|writer| writer.contents.path.as_slice());
         paths.find(|path| !path.is_empty())
+    }
+
+    /// The inode number of the file.
+    pub fn inode(&self) -> Option<u64> {
+        let mut inodes = self.writers.iter().map(|writer| writer.contents.inode);
+        inodes.find(|inode| *inode != 0)
     }
 
     /// The variables of the file.
@@ -174,21 +180,27 @@ impl ArrayLog {
     }
 }
 
-/// How the names of the directories begin that have logs of a file, of any directory.
-pub fn log_prefix(file: &Path) -> String {
+/// The name of the directory of a log of a file: `NAME.INODE.NUMBER`. `number`: one that no other log of the file has.
+pub fn log_name(file: &Path, inode: u64, number: u64) -> String {
     let name = file.file_name().unwrap_or_default();
-    format!("{}.", name.to_string_lossy())
+    format!("{}.{inode:x}.{number:x}", name.to_string_lossy())
 }
 
-/// The logs in a directory of logs whose names begin so, or the one log that it is. One that cannot be read comes with its
-/// error.
+/// True if this is the name of a log of the file with an inode number, whatever its name was.
+fn is_log_of(name: &str, inode: u64) -> bool {
+    let mut parts = name.rsplit('.').skip(1);
+    parts.next() == Some(&format!("{inode:x}"))
+}
+
+/// The logs in a directory of logs, or the one log that it is. `inode`: those of this file alone. One that cannot be read comes with
+/// its error.
 ///
 /// # Errors
 ///
 /// The directory cannot be read.
 pub fn find_logs(
     directory: &Path,
-    prefix: &str,
+    inode: Option<u64>,
 ) -> io::Result<Vec<(PathBuf, io::Result<ArrayLog>)>> {
     let mut found = Vec::new();
     let mut is_one = false;
@@ -198,7 +210,7 @@ pub fn find_logs(
             .extension()
             .is_some_and(|extension| extension == RECORDS);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(prefix) && path.is_dir() {
+        if inode.is_none_or(|inode| is_log_of(&name, inode)) && path.is_dir() {
             let log = ArrayLog::read(&path);
             found.push((path, log));
         }

@@ -23,6 +23,6 @@ mod values;
 
 pub use blocks::WriterBlocks;
 pub use entry_writer::EntryWriter;
-pub use found::{find_logs, log_prefix, ArrayLog, WriterLog};
+pub use found::{find_logs, log_name, ArrayLog, WriterLog};
 pub use replay::{replay, ReplayError, ReplayedWrites};
 pub use values::{read_values, LoggedValues};

@@ -2,10 +2,10 @@
 //!
 //! To replay a log again, also one that was partly replayed, gives the same file.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use weir_arrays::header::{FileHeader, HeaderError, RECORDS_OFFSET};
@@ -17,8 +17,10 @@ use crate::found::ArrayLog;
 const MAX_HEADER_BYTES: usize = 1 << 28;
 
 /// The writes that were moved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplayedWrites {
+    /// The file.
+    pub path: PathBuf,
     /// Entries of the log.
     pub entries: u64,
     /// Bytes in the file.
@@ -31,6 +33,12 @@ pub enum ReplayError {
     /// The log does not name its file.
     #[error("the log does not say which file it is of")]
     NoFile,
+    /// No file of the directory in which it was made, or below it, is the log's.
+    #[error("{} was removed", .0.display())]
+    Removed(PathBuf),
+    /// Another file has the name of the log's, or none.
+    #[error("{} is not the file of the log any more; to name it: weir log replay --path LOG --to FILE", .0.display())]
+    Moved(PathBuf),
     /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
@@ -52,6 +60,42 @@ pub enum ReplayError {
     Redefined(PathBuf),
 }
 
+/// The file of a log: the one of its path, or, if that was renamed, the one in or below the directory of all logs' parent that has
+/// its inode number.
+fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
+    let path = log.path().ok_or(ReplayError::NoFile)?;
+    let named = Path::new(std::ffi::OsStr::from_bytes(path));
+    let Some(inode) = log.inode() else {
+        return Ok(named.to_owned());
+    };
+    let has_inode =
+        |metadata: io::Result<Metadata>| metadata.is_ok_and(|found| found.ino() == inode);
+    if has_inode(named.metadata()) {
+        return Ok(named.to_owned());
+    }
+    let root = log.directory.parent().and_then(Path::parent);
+    let Some(root) = root.filter(|root| named.starts_with(root)) else {
+        return Err(ReplayError::Moved(named.to_owned()));
+    };
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        let failed = |error| ReplayError::File {
+            path: directory.clone(),
+            error,
+        };
+        for entry in std::fs::read_dir(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let kind = entry.file_type().map_err(failed)?;
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() && has_inode(entry.metadata()) {
+                return Ok(entry.path());
+            }
+        }
+    }
+    Err(ReplayError::Removed(named.to_owned()))
+}
+
 /// Moves the entries of a log into its file, or into `target`, and syncs it.
 ///
 /// # Errors
@@ -62,10 +106,8 @@ pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, R
     let Some(definitions) = log.definitions().filter(|_| !entries.is_empty()) else {
         return Ok(ReplayedWrites::default());
     };
-    let named = log
-        .path()
-        .map(|path| Path::new(std::ffi::OsStr::from_bytes(path)));
-    let path = target.or(named).ok_or(ReplayError::NoFile)?;
+    let path = target.map_or_else(|| find_file(log), |target| Ok(target.to_owned()))?;
+    let path = path.as_path();
     let failed = |error| ReplayError::File {
         path: path.to_owned(),
         error,
@@ -79,7 +121,10 @@ pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, R
     if !header.is_that_of(definitions) {
         return Err(ReplayError::Redefined(path.to_owned()));
     }
-    let mut replayed = ReplayedWrites::default();
+    let mut replayed = ReplayedWrites {
+        path: path.to_owned(),
+        ..ReplayedWrites::default()
+    };
     let mut records = header.records;
     let mut entry_writer = EntryWriter::default();
     for (writer, entry) in entries {

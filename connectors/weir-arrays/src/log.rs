@@ -39,8 +39,10 @@ const MAX_BODY_BYTES: usize = 1 << 26;
 pub enum LogRecord {
     /// The first one.
     Opened {
-        /// The file whose writes these are: its absolute path.
+        /// The file whose writes these are: its absolute path when it was opened.
         path: Vec<u8>,
+        /// Its inode number (`st_ino`), whatever its name is later; 0: not known.
+        inode: u64,
         /// The writer's rank among all processes that have the file open.
         rank: u32,
         /// The number of processes that have it open.
@@ -231,8 +233,10 @@ impl LogRecord {
 /// The records of one writer, read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LogContents {
-    /// The path of the file.
+    /// The path of the file when it was opened.
     pub path: Vec<u8>,
+    /// The inode number of the file; 0: not known.
+    pub inode: u64,
     /// The writer's rank.
     pub rank: u32,
     /// So many processes had it open.
@@ -258,10 +262,12 @@ impl LogContents {
             match record {
                 LogRecord::Opened {
                     path,
+                    inode,
                     rank,
                     processes,
                 } => {
-                    (contents.path, contents.rank, contents.processes) = (path, rank, processes);
+                    (contents.path, contents.inode) = (path, inode);
+                    (contents.rank, contents.processes) = (rank, processes);
                 }
                 LogRecord::Defined(definitions) => {
                     // A writer flushes before it defines anew. Entries that were valid may not be valid now.
@@ -390,6 +396,7 @@ mod tests {
         let put = |record| LogRecord::Put(entry(record, 0, record * 32));
         let opened = LogRecord::Opened {
             path: b"/weir/a".into(),
+            inode: 9,
             rank: 1,
             processes: 4,
         };
@@ -403,8 +410,8 @@ mod tests {
         let contents = LogContents::read(&log(&records), 96);
         assert_eq!(contents.entries, [entry(2, 0, 64)]);
         assert_eq!(
-            (contents.path.as_slice(), contents.rank, contents.is_cut),
-            (&b"/weir/a"[..], 1, false)
+            (contents.path.as_slice(), contents.inode, contents.is_cut),
+            (&b"/weir/a"[..], 9, false)
         );
     }
 

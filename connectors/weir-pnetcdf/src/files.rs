@@ -4,11 +4,12 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use weir_arraylog::log_prefix;
+use weir_arraylog::log_name;
 use weir_arrays::definitions::{FileDefinitions, Variable};
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{BlockMap, LogRecord};
@@ -108,17 +109,19 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         false => None,
     };
     let is_shared = settings.log == LogSharing::Node;
-    // A number that no other log of the file has.
+    // The inode number of the file, and a number that no other log of it has: those that the first process finds.
     // SAFETY: as the caller vouches.
     let id = match unsafe { mpi.rank(opened.comm) } {
-        Some(0) => i64::try_from(now_ns()).unwrap_or(0),
-        _ => 0,
+        Some(0) => [inode_of(opened.path), now_ns()].map(u64::cast_signed),
+        _ => [0, 0],
     };
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
     let [wanted, shared, direct_ones] = dissents;
+    let [inode, number] = id;
     // SAFETY: as the caller vouches.
-    let agreed = unsafe { mpi.highest(opened.comm, [wanted, shared, direct_ones, id]) };
-    let (Some([0, shared, direct_ones, id]), Some(datatypes)) = (agreed, datatypes(mpi)) else {
+    let agreed = unsafe { mpi.highest(opened.comm, [wanted, shared, direct_ones, inode, number]) };
+    let (Some([0, shared, direct_ones, inode, number]), Some(datatypes)) = (agreed, datatypes(mpi))
+    else {
         return;
     };
     let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
@@ -126,6 +129,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
         return;
     };
+    let id = [inode, number].map(i64::cast_unsigned);
     let log = match begin_log(&comm, &settings, opened.path, is_shared, id) {
         Ok(log) => log,
         Err(why) => {
@@ -169,19 +173,26 @@ fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
     DATATYPES.get_or_init(|| Datatypes::find(mpi)).as_ref()
 }
 
-/// Makes the files of a log. All processes of the communicator call this, and all of them fail if one does, which then knows
+/// The inode number of a file; 0: it has none.
+fn inode_of(path: &CStr) -> u64 {
+    let found = Path::new(OsStr::from_bytes(path.to_bytes())).metadata();
+    found.map_or(0, |found| found.ino())
+}
+
+/// Makes the files of a log; `id`: the numbers for its name. All processes of the communicator call this, and all of them fail if one does, which then knows
 /// why.
 fn begin_log(
     comm: &Communicator,
     settings: &Settings,
     path: &CStr,
     is_shared: bool,
-    id: i64,
+    id: [u64; 2],
 ) -> Result<LogFiles, Option<String>> {
     let path = OsStr::from_bytes(path.to_bytes());
     let path = std::path::absolute(Path::new(path)).unwrap_or_else(|_| path.into());
     let above = settings.directory.as_ref().ok_or(None)?;
-    let directory = above.join(format!("{}{id:x}", log_prefix(&path)));
+    let [inode, number] = id;
+    let directory = above.join(log_name(&path, inode, number));
     // Each process makes it: to wait for one takes longer.
     let mut failure = LogFiles::create_directory(&directory).err();
     let node = is_shared.then(|| comm.of_node()).flatten();
@@ -223,6 +234,7 @@ fn begin_log(
     if let Some(log) = log.as_mut() {
         let opened = LogRecord::Opened {
             path: path.as_os_str().as_bytes().to_vec(),
+            inode,
             rank: comm.rank,
             processes: comm.size,
         };

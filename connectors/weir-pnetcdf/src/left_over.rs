@@ -1,11 +1,13 @@
-//! Logs of programs that were killed: their writes go into the file before it is opened again, and are gone when it is made anew.
+//! Logs of programs that were killed: their writes go into the file before it is opened again, whatever its name is then, and are gone
+//! when it is made anew.
 
 use core::ffi::CStr;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use weir_arraylog::{find_logs, log_prefix, replay, ArrayLog};
+use weir_arraylog::{find_logs, replay, ArrayLog};
 use weir_connect::complain;
 use weir_connect::mpi::{Mpi, MpiHandle};
 use weir_connect::place;
@@ -64,19 +66,22 @@ fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
     }
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Ok(file) = path.metadata() else {
+        return;
+    };
     // Without logs there is no directory of them. Those of other files are not read.
-    let Ok(logs) = find_logs(directory, &log_prefix(&path)) else {
+    let Ok(logs) = find_logs(directory, Some(file.ino())) else {
         return;
     };
     let own = logs.into_iter().filter_map(|(_, log)| log.ok());
-    for log in own.filter(|log| !log.is_open && log.path() == Some(path.as_os_str().as_bytes())) {
+    for log in own.filter(|log| !log.is_open && log.inode() == Some(file.ino())) {
         settle_log(log, &path, is_created);
     }
 }
 
 fn settle_log(log: ArrayLog, path: &Path, is_created: bool) {
     if !is_created {
-        match replay(&log, None) {
+        match replay(&log, Some(path)) {
             Ok(replayed) if replayed.entries > 0 => complain!(
                 "weir: {}: {} writes that a program had logged when it ended are in it now",
                 path.display(),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context};
 use serde::Serialize;
-use weir_arraylog::{find_logs, read_values, replay, ArrayLog, LoggedValues};
+use weir_arraylog::{find_logs, read_values, replay, ArrayLog, LoggedValues, ReplayError};
 use weir_arrays::element::ElementType;
 use weir_config::Environment;
 use weir_core::proto::Lookup;
@@ -24,7 +24,7 @@ const DIRECTORY: &str = ".pnetcdf";
 /// `weir log`.
 pub fn log(args: &LogArgs, env: &Environment) -> Result<(), Failure> {
     let directory = directory(args.path.as_deref(), env)?;
-    let logs = match find_logs(&directory, "") {
+    let logs = match find_logs(&directory, None) {
         Err(error) if error.kind() == ErrorKind::NotFound && args.path.is_none() => Vec::new(),
         found => found.with_context(|| directory.display().to_string())?,
     };
@@ -231,18 +231,20 @@ fn replay_all(logs: FoundLogs, to: Option<&Path>, keep: bool) -> Result<(), Fail
 fn replay_one(log: io::Result<ArrayLog>, to: Option<&Path>, keep: bool) -> anyhow::Result<()> {
     let log = log?;
     ensure!(!log.is_open, "a program has it open");
-    let replayed = replay(&log, to)?;
-    if replayed.entries > 0 {
-        let named = log
-            .path()
-            .map(|path| String::from_utf8_lossy(path).into_owned());
-        let file = to.map(|path| path.display().to_string()).or(named);
-        errln!(
+    match replay(&log, to) {
+        Ok(replayed) if replayed.entries > 0 => errln!(
             "weir: {}: {} writes that a program had logged when it ended are in it now ({} B)",
-            file.unwrap_or_default(),
+            replayed.path.display(),
             replayed.entries,
             replayed.bytes
-        );
+        ),
+        Ok(_) => {}
+        // Its log goes with it.
+        Err(ReplayError::Removed(path)) => errln!(
+            "weir: {} was removed, with what a program had logged of it when it ended",
+            path.display()
+        ),
+        Err(error) => return Err(error.into()),
     }
     if !keep {
         log.remove().context("it cannot be removed")?;

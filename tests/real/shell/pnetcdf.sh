@@ -56,10 +56,17 @@ if [ -n "${WEIR_TEST_ON_WEIR:-}" ]; then
 		same "$variable: and can be read" "4000, 4001" "$("$WEIR_TEST_WEIR" log read records | tail -n 1 | cut -d, -f1,2)"
 		check "$variable: and replayed into a copy" bash -c 'cp "$1/pnetcdf_log.openmpi/file.nc" "$2" && "$3" log replay --keep --to "$2" &&
 			ncdump -v records "$2" | grep -q "^  *4000, 4001,"' - "$dir" "$outside/copy.nc" "$WEIR_TEST_WEIR"
+		# The file keeps its log under another name, also if another file has its old one.
+		check "$variable: the log of a file that was renamed" bash -c 'cd "$1/pnetcdf_log.openmpi"; mv file.nc renamed.nc; cp renamed.nc file.nc
+			"$2" log replay --keep && ncdump -v records renamed.nc | grep -q "^  *4000, 4001," &&
+			! ncdump -v records file.nc | grep -q "^  *4000, 4001," && mv renamed.nc file.nc' - "$dir" "$WEIR_TEST_WEIR"
 		# Another number of processes opens the file.
 		check "$variable: what was logged is in the file" timeout 120 mpiexec.openmpi --oversubscribe -n 2 \
 			"$build/pnetcdf_log.openmpi" "$dir" look
 	done
+	timeout 120 mpiexec.openmpi --oversubscribe -n 2 "$build/pnetcdf_log.openmpi" "$dir" die > "$outside/log" 2>&1
+	rm "$dir/pnetcdf_log.openmpi/file.nc"
+	check "the log of a file that was removed goes with it" bash -c '"$1" log replay 2>&1 | grep "was removed"' - "$WEIR_TEST_WEIR"
 fi
 [ -z "${WEIR_TEST_ON_WEIR:-}" ] || check "no logs are left" test ! -e "${WEIR_AT:-/none}/.pnetcdf"
 check_end
