@@ -4,6 +4,10 @@
 //! run the interpreter of a script as the kernel would. They also look programs up in `$PATH`, because
 //! libc does so from inside. The name of a copy in memory holds the path of the program:
 //! `/proc/self/exe` is read to find it.
+//!
+//! Of its caller a function here that runs a program takes arguments of execve(2): a path that is null, no
+//! address of the program, or a C string; `argv` and `envp`, each null or a null-terminated array of C strings.
+//! They live until the function returns.
 
 use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
@@ -13,7 +17,9 @@ use weir_client::kernel::path_of;
 use weir_client::process::process;
 
 use crate::environment::{environ, keeps_us_out, with_environment, Strings};
-use crate::{attempt, bytes_of, calls, elf, is_active, is_our_c_path, is_ours, names, needed, raw};
+use crate::{
+    attempt, bytes_of, calls, elf, is_active, is_our_c_path, is_ours, names, needed, raw, status,
+};
 
 mod next {
     use super::{c_char, c_int, Strings};
@@ -51,9 +57,10 @@ fn fails(errno: Errno) -> c_int {
 ///
 /// # Safety
 ///
-/// The caller meets the requirements of execve(2); the environment is complete.
-unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> c_int {
-    // SAFETY: as the caller vouches.
+/// The arguments are those of execve(2); the environment is complete.
+pub(crate) unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> c_int {
+    // SAFETY: `path`, `argv` and `envp` are the arguments of execve(2), by the caller; `line`
+    // outlives `run_script`.
     unsafe {
         if is_our_c_path(libc::AT_FDCWD, path) {
             return run_ours(libc::AT_FDCWD, path, argv, envp, depth);
@@ -87,8 +94,13 @@ fn replace_inherited_if(without_us: impl FnOnce() -> bool) -> Result<(), Errno> 
 }
 
 /// Runs a program of the kernel's, which may need libraries that lie in weir.
+///
+/// # Safety
+///
+/// The arguments are those of execve(2).
 unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path`, `argv` and `envp` are the arguments of execve(2), by the caller; `path` is a
+    // C string where one is read.
     unsafe {
         let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
         if let Err(errno) = replace_inherited_if(|| keeps_us_out(envp) || starts_without_us(path)) {
@@ -119,7 +131,8 @@ pub(crate) unsafe fn starts_without_us(path: *const c_char) -> bool {
     let mut interpreter: Option<CString> = None;
     for _ in 0..=DEEPEST {
         let path = interpreter.as_ref().map_or(path, |path| path.as_ptr());
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, by the caller, or that of an interpreter, which
+        // `interpreter` keeps.
         let program = unsafe { names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0) };
         if program < 0 {
             return false;
@@ -138,20 +151,21 @@ pub(crate) unsafe fn starts_without_us(path: *const c_char) -> bool {
 
 /// True if a program runs as another user or group than its caller (execve(2)).
 fn gives_rights(program: c_int) -> bool {
-    // SAFETY: all zero is a value of it, and it is filled by fstat; the others take no pointers.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        if calls::fstat(program, &raw mut stat) < 0 {
-            return false;
-        }
-        stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != libc::geteuid()
-            || stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != libc::getegid()
-    }
+    let Some(stat) = status::of_descriptor(program) else {
+        return false;
+    };
+    stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != rustix::process::geteuid().as_raw()
+        || stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != rustix::process::getegid().as_raw()
 }
 
 /// Returns true if the kernel cannot find the interpreter of a script because it lies in weir.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
 pub(crate) unsafe fn has_our_interpreter(path: *const c_char) -> bool {
-    // SAFETY: as the caller vouches: a C string.
+    // SAFETY: `path` is null or a C string, by the caller; the interpreter's path is kept by
+    // `line`.
     unsafe {
         let script = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
         if script < 0 {
@@ -167,7 +181,7 @@ pub(crate) unsafe fn has_our_interpreter(path: *const c_char) -> bool {
 ///
 /// # Safety
 ///
-/// The caller meets the requirements of execveat(2).
+/// `path` is a C string; `argv` and `envp` are arguments of execve(2).
 unsafe fn run_ours(
     at: c_int,
     path: *const c_char,
@@ -175,7 +189,8 @@ unsafe fn run_ours(
     envp: Strings,
     depth: u32,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is a C string, and `argv` and `envp` are arguments of execve(2), by the
+    // caller.
     unsafe {
         let fd = names::openat(at, path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
         if fd < 0 {
@@ -194,8 +209,13 @@ unsafe fn run_ours(
 }
 
 /// Runs a program of the kernel's to which a link in weir leads.
+///
+/// # Safety
+///
+/// `argv` and `envp` are arguments of execve(2).
 unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `argv` and `envp` are arguments of execve(2), by the caller; the path is a C string
+    // of this function.
     unsafe {
         match path_of(fd) {
             Ok(path) => run_kernels(path.as_ptr(), argv, envp),
@@ -208,7 +228,7 @@ unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
 ///
 /// # Safety
 ///
-/// The caller meets the requirements of execve(2).
+/// `path` is a C string; `argv` and `envp` are arguments of execve(2).
 unsafe fn run_open(
     fd: c_int,
     path: *const c_char,
@@ -216,12 +236,12 @@ unsafe fn run_open(
     envp: Strings,
     depth: u32,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is a C string, and `argv` and `envp` are arguments of execve(2), by the
+    // caller.
     unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        if calls::fstat(fd, &raw mut stat) < 0 {
+        let Some(stat) = status::of_descriptor(fd) else {
             return -1;
-        }
+        };
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return fails(Errno::ACCESS);
         }
@@ -303,7 +323,7 @@ fn interpreter_of(fd: c_int) -> Result<Option<FirstLine>, Errno> {
 
 /// # Safety
 ///
-/// The caller meets the requirements of execve(2).
+/// The arguments are those of execve(2).
 unsafe fn run_script(
     line: &FirstLine,
     path: *const c_char,
@@ -314,7 +334,8 @@ unsafe fn run_script(
     if depth == DEEPEST {
         return fails(Errno::LOOP);
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `words` ends with null. It outlives `run`, as do its strings, which are those of
+    // `line` and, by the caller, of `path` and `argv`.
     unsafe {
         let first = [line.interpreter.as_ptr()].into_iter();
         let argument = line.argument.as_ref().map(|argument| argument.as_ptr());
@@ -325,8 +346,12 @@ unsafe fn run_script(
 }
 
 /// A program's arguments, without its name.
+///
+/// # Safety
+///
+/// `argv` is null or a null-terminated array that outlives the result.
 unsafe fn arguments(argv: Strings) -> impl Iterator<Item = *const c_char> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `argv` is null or a null-terminated array, by the caller.
     unsafe { crate::environment::entries(argv).skip(1) }
 }
 
@@ -342,7 +367,8 @@ pub(crate) unsafe fn search(
     envp: Strings,
     as_script: bool,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `file`, `argv` and `envp` are the arguments of execvpe(3), by the caller; each
+    // candidate outlives its turn.
     unsafe {
         let Some(name) = bytes_of(file) else {
             return fails(Errno::FAULT);
@@ -384,13 +410,17 @@ pub(crate) fn candidates(name: &[u8]) -> impl Iterator<Item = CString> + '_ {
     })
 }
 
+/// # Safety
+///
+/// The arguments are those of execve(2); the environment is complete.
 unsafe fn run_or_shell(
     path: *const c_char,
     argv: Strings,
     envp: Strings,
     as_script: bool,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path`, `argv` and `envp` are the arguments of execve(2), by the caller; `words` ends
+    // with null and outlives `run`.
     unsafe {
         let failed = run(path, argv, envp, 0);
         if !as_script || raw::errno() != libc::ENOEXEC {
@@ -404,12 +434,6 @@ unsafe fn run_or_shell(
     }
 }
 
-/// `execve(2)` for a child that has a complete environment.
-pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe { run(path, argv, envp, 0) }
-}
-
 /// `execve(2)`.
 ///
 /// # Safety
@@ -418,7 +442,7 @@ pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strin
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path`, `argv` and `envp` are the arguments of execve(2), by the caller.
     unsafe { with_environment(envp, |envp| run(path, argv, envp, 0)) }.unwrap_or_else(fails)
 }
 
@@ -430,7 +454,8 @@ pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp:
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` and `argv` are arguments of execve(2), by the caller; `environ` is the
+    // process's environment.
     unsafe { execve(path, argv, environ) }
 }
 
@@ -446,7 +471,7 @@ pub unsafe extern "C-unwind" fn execvpe(
     envp: Strings,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `file`, `argv` and `envp` are the arguments of execvpe(3), by the caller.
     unsafe {
         with_environment(envp, |envp| match is_active() {
             true => search(file, argv, envp, true),
@@ -464,7 +489,8 @@ pub unsafe extern "C-unwind" fn execvpe(
 #[no_mangle]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `file` and `argv` are arguments of execvpe(3), by the caller; `environ` is the
+    // process's environment.
     unsafe { execvpe(file, argv, environ) }
 }
 
@@ -476,7 +502,7 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `argv` and `envp` are arguments of execve(2), by the caller.
     unsafe {
         with_environment(envp, |envp| match is_ours(fd) {
             true => run_descriptor(fd, argv, envp),
@@ -488,10 +514,15 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings)
 
 /// Runs a program of weir's that is open. A script gets its path as argument, or the descriptor if it
 /// has no path.
+///
+/// # Safety
+///
+/// `argv` and `envp` are arguments of execve(2).
 unsafe fn run_descriptor(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let by_number = CString::new(format!("/dev/fd/{fd}")).unwrap_or_default();
     let mut path = [0u8; libc::PATH_MAX as usize];
-    // SAFETY: as the caller vouches; room of so many bytes, of which the last stays 0.
+    // SAFETY: `argv` and `envp` are arguments of execve(2), by the caller; readlink leaves the last
+    // byte of `path` 0, so that a C string ends there.
     unsafe {
         let room = path.as_mut_ptr().cast();
         let got = names::readlink(by_number.as_ptr(), room, path.len() - 1);
@@ -519,7 +550,8 @@ pub unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path`, `argv` and `envp` are the arguments of execveat(2), by the caller;
+    // `is_our_c_path` is true of C strings only.
     unsafe {
         with_environment(envp, |envp| {
             let name = bytes_of(path).unwrap_or_default();
@@ -596,7 +628,7 @@ unsafe extern "C-unwind" fn exec_list_with_environment(
     argv: Strings,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `argv` ends with null, and the environment follows it, by the caller.
     unsafe {
         let mut end = argv;
         while !(*end).is_null() {

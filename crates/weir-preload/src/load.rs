@@ -82,8 +82,12 @@ struct Decision {
 }
 
 /// Decides a call of `dlopen`.
+///
+/// # Safety
+///
+/// The arguments are those of dlopen(3).
 unsafe extern "C" fn decide(path: *const c_char, flags: c_int) -> Decision {
-    // SAFETY: as the caller of dlopen vouches.
+    // SAFETY: `path` is null or a C string: an argument of the program's dlopen(3).
     unsafe {
         match next::dlopen() {
             Some(next) => {
@@ -96,8 +100,12 @@ unsafe extern "C" fn decide(path: *const c_char, flags: c_int) -> Decision {
 }
 
 /// Decides a call of `dlmopen`.
+///
+/// # Safety
+///
+/// The arguments are those of dlmopen(3).
 unsafe extern "C" fn decide_in(space: libc::c_long, path: *const c_char, flags: c_int) -> Decision {
-    // SAFETY: as the caller of dlmopen vouches.
+    // SAFETY: `path` is null or a C string: an argument of the program's dlmopen(3).
     unsafe {
         match next::dlmopen() {
             Some(next) => {
@@ -116,6 +124,9 @@ fn refused() -> Decision {
     }
 }
 
+/// # Safety
+///
+/// `path` is null or a C string; `open` calls the loader, and may be called with a C string.
 unsafe fn decide_on(
     path: *const c_char,
     flags: c_int,
@@ -126,7 +137,8 @@ unsafe fn decide_on(
         jump: loader,
         value: core::ptr::null_mut(),
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is null or a C string, and `open` may be called with one, by the caller;
+    // `name` outlives the call.
     unsafe {
         if !process().is_active() {
             return to_loader;
@@ -146,11 +158,15 @@ unsafe fn decide_on(
 
 /// The path of a library of weir's that the loader is asked for, given as a path or as a name to look
 /// up.
+///
+/// # Safety
+///
+/// See `decide_on`.
 unsafe fn in_weir(
     path: *const c_char,
     open: impl Fn(*const c_char, c_int) -> *mut c_void,
 ) -> Option<CString> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is null or a C string, and `open` may be called with one, by the caller.
     unsafe {
         let name = bytes_of(path).filter(|name| !name.is_empty())?;
         if name.contains(&b'/') {
@@ -169,6 +185,10 @@ pub(crate) fn is_our_directory(dir: &[u8]) -> bool {
 }
 
 /// Returns true if a library of this name is loaded already.
+///
+/// # Safety
+///
+/// `name` is a C string, with which `open` may be called: it calls the loader.
 unsafe fn is_loaded(
     name: *const c_char,
     open: impl Fn(*const c_char, c_int) -> *mut c_void,
@@ -204,6 +224,10 @@ const DEEPEST: u32 = 32;
 
 /// The name by which the loader finds a copy of a library of weir's. Loads the libraries that it needs
 /// first.
+///
+/// # Safety
+///
+/// `open` calls the loader, and may be called with a C string.
 unsafe fn name_of_copy(
     path: &CString,
     flags: c_int,
@@ -211,7 +235,7 @@ unsafe fn name_of_copy(
     depth: u32,
 ) -> Option<CString> {
     let file = file_at(path)?;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `open` may be called with a C string, by the caller.
     if let Some(name) = unsafe { name_of_loaded(&file, open) } {
         return Some(name);
     }
@@ -229,7 +253,7 @@ unsafe fn name_of_copy(
         return outside.ok();
     }
     if depth < DEEPEST {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `open` may be called with a C string, by the caller.
         unsafe { load_what_it_needs(copy, path, flags, open, depth) };
     }
     keep(file, copy).and_then(name_of)
@@ -237,15 +261,10 @@ unsafe fn name_of_copy(
 
 /// The current identity of a file.
 fn file_at(path: &CStr) -> Option<[i64; 5]> {
-    // SAFETY: a C string; all zero is a value of the structure.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        if status::stat(path.as_ptr(), &raw mut stat) < 0 {
-            return None;
-        }
-        let (dev, ino) = (stat.st_dev.cast_signed(), stat.st_ino.cast_signed());
-        Some([dev, ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec])
-    }
+    // SAFETY: a C string.
+    let stat = unsafe { status::of_path(path.as_ptr(), status::stat) }?;
+    let (dev, ino) = (stat.st_dev.cast_signed(), stat.st_ino.cast_signed());
+    Some([dev, ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec])
 }
 
 /// Notes a copy that was loaded at the start of the program.
@@ -276,14 +295,14 @@ fn is_copy(fd: c_int) -> bool {
 }
 
 fn identity_of(fd: c_int) -> Option<[u64; 2]> {
-    // SAFETY: all zero is a value of the structure, which is filled.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        (status::fstat(fd, &raw mut stat) == 0).then_some([stat.st_dev, stat.st_ino])
-    }
+    status::of_descriptor(fd).map(|stat| [stat.st_dev, stat.st_ino])
 }
 
 /// The name under which a file was loaded, if the loader or the descriptor still has the copy.
+///
+/// # Safety
+///
+/// See `name_of_copy`.
 unsafe fn name_of_loaded(
     file: &[i64; 5],
     open: impl Fn(*const c_char, c_int) -> *mut c_void,
@@ -347,6 +366,10 @@ fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
 }
 
 /// Loads the libraries that the loader would look up in weir.
+///
+/// # Safety
+///
+/// See `name_of_copy`.
 unsafe fn load_what_it_needs(
     copy: c_int,
     path: &CString,

@@ -135,7 +135,8 @@ macro_rules! actions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($list: *mut c_void $(, $p: $t)*) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments meet the C function's requirements, by the caller; `f` is
+            // libc's function of this name.
             let done = unsafe { next::$name().map_or(libc::ENOSYS, |f| f($list $(, $p)*)) };
             if done != 0 {
                 return done;
@@ -154,14 +155,14 @@ actions! {
     posix_spawn_file_actions_addclose(list, fd: c_int) => note_action(list, Action::Close(fd));
     posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) => note_action(list, Action::Duplicate { from, to });
     posix_spawn_file_actions_addchdir_np(list, path: *const c_char)
-        // SAFETY: the same.
+        // SAFETY: libc took the path just now, so that it is a C string.
         => note_action(list, Action::Enter(unsafe { copied(path) }));
     posix_spawn_file_actions_addfchdir_np(list, fd: c_int) => note_action(list, Action::EnterOpen(fd));
     posix_spawn_file_actions_addclosefrom_np(list, from: c_int) => note_action(list, Action::CloseFrom(from));
     posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note_action(list, Action::TakeTerminal(terminal));
 }
 
-/// A program to start, as the caller specifies it.
+/// A program to start, as the caller specifies it: arguments of posix_spawn(3), which live while that runs.
 #[derive(Clone, Copy)]
 struct Program {
     file: *const c_char,
@@ -171,8 +172,13 @@ struct Program {
 
 impl Program {
     /// True if the program starts without the interposer.
+    ///
+    /// # Safety
+    ///
+    /// The posix_spawn(3) to which `file` was passed still runs.
     unsafe fn starts_without_us(&self) -> bool {
-        // SAFETY: as the caller of posix_spawn vouches.
+        // SAFETY: `file` is null or a C string while posix_spawn(3) runs; each candidate is a C
+        // string.
         unsafe {
             let name = bytes_of(self.file).unwrap_or_default();
             match self.searches && !name.contains(&b'/') {
@@ -185,8 +191,13 @@ impl Program {
     }
 
     /// True if the program lies in weir, or may be found there.
+    ///
+    /// # Safety
+    ///
+    /// The posix_spawn(3) to which `file` was passed still runs.
     unsafe fn is_ours(&self) -> bool {
-        // SAFETY: as the caller of posix_spawn vouches.
+        // SAFETY: `file` is null or a C string while posix_spawn(3) runs; each candidate is a C
+        // string.
         unsafe {
             let name = bytes_of(self.file).unwrap_or_default();
             match self.searches && !name.contains(&b'/') {
@@ -227,7 +238,8 @@ macro_rules! spawns {
             envp: Strings,
         ) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments are those of posix_spawn(3), by the caller: strings, arrays
+            // that end with null, and `pid`, null or room for one.
             unsafe {
                 let inherits = match crate::attempt(|| process().forks.may_have_inherited_fds()) {
                     Ok(inherits) => inherits,
@@ -306,7 +318,8 @@ impl SpawnAttributes {
     ///
     /// `attributes` is null or was filled by posix_spawnattr_init(3).
     unsafe fn read_from(attributes: *const c_void) -> Result<SpawnAttributes, Errno> {
-        // SAFETY: as the caller vouches; all zero is a value of each of these.
+        // SAFETY: null, or attributes that libc filled, by the caller; all zero is a value of each
+        // field.
         unsafe {
             let mut all = core::mem::zeroed::<SpawnAttributes>();
             let from = attributes.cast::<libc::posix_spawnattr_t>();
@@ -412,7 +425,8 @@ unsafe fn spawn(
     attributes: &SpawnAttributes,
     envp: Strings,
 ) -> Result<libc::pid_t, Errno> {
-    // SAFETY: as the caller vouches; the descriptors are used here alone.
+    // SAFETY: `program` and `envp` are arguments of posix_spawn(3), by the caller; the child only
+    // runs the program or ends. The descriptors are made here.
     unsafe {
         let [read, write] = pipe_above(actions)?;
         let blocked = Blocked::now();
@@ -477,6 +491,10 @@ unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
 }
 
 /// Runs in the child. Returns only an error.
+///
+/// # Safety
+///
+/// The caller meets the requirements of posix_spawn(3), and is its child.
 unsafe fn run_in_child(
     program: &Program,
     actions: &[Action],
@@ -485,7 +503,8 @@ unsafe fn run_in_child(
     blocked: &Blocked,
     pipe: c_int,
 ) -> Errno {
-    // SAFETY: as the caller of posix_spawn vouches.
+    // SAFETY: `program` and `envp` are arguments of posix_spawn(3), by the caller; `mask` points
+    // into a structure that lives.
     unsafe {
         let ready = attributes.apply().and_then(|()| {
             actions
@@ -503,15 +522,18 @@ unsafe fn run_in_child(
             libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
             match program.searches {
                 true => exec::search(program.file, program.argv, envp, false),
-                false => exec::run_plainly(program.file, program.argv, envp),
+                false => exec::run(program.file, program.argv, envp, 0),
             }
         });
         ran.map_or_else(|errno| errno, |_| Errno::from_raw_os_error(raw::errno()))
     }
 }
 
+/// # Safety
+///
+/// This process is a child of posix_spawn(3): the action may close any of its descriptors.
 unsafe fn apply_action(action: &Action, pipe: c_int) -> Result<(), Errno> {
-    // SAFETY: as the caller of posix_spawn vouches.
+    // SAFETY: the paths are C strings of the action, the rest are numbers.
     let done = unsafe {
         match action {
             Action::Open {

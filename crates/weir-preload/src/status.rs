@@ -2,6 +2,7 @@
 //! pathconf.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
+use core::mem::MaybeUninit;
 
 use rustix::io::Errno;
 use weir_client::types::{Outcome, Stat, StatFs};
@@ -17,14 +18,14 @@ const EMPTY: c_int = libc::AT_EMPTY_PATH;
 ///
 /// # Safety
 ///
-/// `into` is writable.
+/// `into` is no address of the program, or has room for a structure that no other code uses meanwhile.
 unsafe fn give<T, F>(outcome: Outcome<F>, into: *mut T, convert: fn(&F) -> T) -> Outcome<()> {
     outcome.map(|result| {
         let value = result?;
         if !crate::is_address(into) {
             return Err(Errno::FAULT);
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the address can be the program's, so it has room for a structure, by the caller.
         unsafe { into.write(convert(&value)) };
         Ok(())
     })
@@ -116,9 +117,10 @@ fn statvfs_of(s: &StatFs) -> libc::statvfs {
     c
 }
 
+/// The bytes of a string that the caller of the C function passes, if there is one.
 macro_rules! path {
     ($p:expr) => {
-        // SAFETY: the caller of the C function vouches for its string.
+        // SAFETY: the string is null, no address of the program, or a C string through the call, by the caller.
         unsafe { bytes_of($p) }
     };
 }
@@ -154,7 +156,7 @@ unsafe fn statx_at(
     flags: c_int,
     mask: c_uint,
 ) -> Outcome<Stat> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is no address of the program or a C string, by the caller.
     let found = unsafe { at(p, fd, path, flags & !SYNC_TYPE) }?;
     if flags & SYNC_TYPE == SYNC_TYPE || mask & STATX_RESERVED != 0 {
         return Some(Err(Errno::INVAL));
@@ -205,6 +207,28 @@ interpose! {
         => |p| unsafe { give(p.attributes.fstatfs(fd), into, statfs_of) };
 }
 
+/// The status of an open file; `None`, with errno set, if the call fails.
+pub(crate) fn of_descriptor(fd: c_int) -> Option<libc::stat> {
+    let mut found = MaybeUninit::uninit();
+    // SAFETY: `found` has room for one structure; a call that succeeds has filled it.
+    unsafe { (fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
+}
+
+/// [`stat`] or [`lstat`].
+pub(crate) type StatusFn = unsafe extern "C-unwind" fn(*const c_char, *mut libc::stat) -> c_int;
+
+/// The status of the file that a path names; `None`, with errno set, if the call fails.
+///
+/// # Safety
+///
+/// `path` is null or a C string; `by` is [`stat`] or [`lstat`].
+pub(crate) unsafe fn of_path(path: *const c_char, by: StatusFn) -> Option<libc::stat> {
+    let mut found = MaybeUninit::uninit();
+    // SAFETY: `path` is null or a C string, by the caller, and `found` has room for one structure; a call that
+    // succeeds has filled it.
+    unsafe { (by(path, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
+}
+
 pub use others::resolve_all as resolve_others;
 
 mod others {
@@ -231,7 +255,8 @@ macro_rules! by_path_or_descriptor {
         pub unsafe extern "C" fn $path_fn(path: *const c_char, into: *mut libc::statvfs) -> c_int {
             crate::guarded(|| {
                 let p = weir_client::process::process();
-                // SAFETY: as the caller vouches.
+                // SAFETY: `path` is null or a C string, and `into` has room for a structure, by the
+                // caller.
                 unsafe {
                     match give(bytes_of(path).and_then(|path| p.attributes.statfs(path)), into, statvfs_of) {
                         Some(result) => crate::finish(result),
@@ -250,7 +275,7 @@ macro_rules! by_path_or_descriptor {
         pub unsafe extern "C" fn $fd_fn(fd: c_int, into: *mut libc::statvfs) -> c_int {
             crate::guarded(|| {
                 let p = weir_client::process::process();
-                // SAFETY: as the caller vouches.
+                // SAFETY: `into` has room for a structure, by the caller.
                 unsafe {
                     match give(p.attributes.fstatfs(fd), into, statvfs_of) {
                         Some(result) => crate::finish(result),
@@ -299,7 +324,7 @@ fn limit(name: c_int) -> c_long {
 #[no_mangle]
 pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, by the caller.
         unsafe {
             if crate::is_our_c_path(HERE, path) {
                 // A file that does not exist has no limits.

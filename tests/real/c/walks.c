@@ -7,6 +7,7 @@
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
+#include <pthread.h>
 #include <wordexp.h>
 
 static char seen[8192];
@@ -64,6 +65,13 @@ static void *own_opendir(const char *path)
 {
 	opened++;
 	return opendir(path);
+}
+
+static int leaves_an_error(const struct dirent *entry)
+{
+	(void)entry;
+	errno = EDOM;
+	return 0;
 }
 
 static int is_shown(const struct dirent *entry)
@@ -389,6 +397,46 @@ static void scans(void)
 	CHECK_FAILS(scandir("a1", &list, NULL, NULL), ENOTDIR, "scandir of a file");
 	CHECK_FAILS(scandirat(fd, "none", &list, NULL, NULL), ENOENT, "of nothing");
 	close(fd);
+	errno = EXDEV;
+	n = scandir(".", &list, leaves_an_error, NULL);
+	CHECK(n == 0 && errno == EXDEV, "scandir leaves errno alone, whatever its filter does");
+	free(list);
+}
+
+enum { SHARED = 3000 };
+static DIR *shared;
+static unsigned char shown[SHARED];
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* readdir_r: two threads may read one stream. */
+static void *read_entries(void *wrong)
+{
+	struct dirent entry, *found;
+	int number;
+	while (readdir_r(shared, &entry, &found) == 0 && found)
+		if (sscanf(entry.d_name, "n%d", &number) == 1 && number >= 0 && number < SHARED)
+			__atomic_fetch_add(&shown[number], 1, __ATOMIC_RELAXED);
+		else if (entry.d_name[0] != '.')
+			__atomic_fetch_add((int *)wrong, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+#pragma GCC diagnostic pop
+
+static void shared_stream(void)
+{
+	int wrong = 0;
+	pthread_t other;
+	MUST(mkdir("shared", 0755) == 0);
+	for (int i = 0; i < SHARED; i++)
+		MUST(close(creat(in_dir("shared/n%d", i), 0600)) == 0);
+	MUST((shared = opendir("shared")) && pthread_create(&other, NULL, read_entries, &wrong) == 0);
+	read_entries(&wrong);
+	MUST(pthread_join(other, NULL) == 0);
+	for (int i = 0; i < SHARED; i++)
+		wrong += shown[i] != 1;
+	CHECK(wrong == 0, "two threads read one stream by readdir_r, and get each entry once");
+	closedir(shared);
 }
 
 int main(int argc, char **argv)
@@ -409,5 +457,6 @@ int main(int argc, char **argv)
 	tree_walks();
 	file_walks();
 	scans();
+	shared_stream();
 	return check_end();
 }
