@@ -26,7 +26,8 @@ enum Action {
 /// `block` is a control block with a buffer as the action requires it.
 unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
     let saved = raw::errno();
-    // SAFETY: as the caller vouches.
+    // SAFETY: `block` is a control block that lives through the call, with a buffer for this
+    // action, by the caller.
     unsafe {
         let b = &*block;
         let result = match action {
@@ -135,7 +136,7 @@ unsafe fn notify(event: &Event) {
 ///
 /// `block` is null or a control block.
 unsafe fn is_our_block(block: *const ControlBlock) -> bool {
-    // SAFETY: as the caller vouches.
+    // SAFETY: it is not null, so it is a control block, by the caller.
     !block.is_null() && is_ours(unsafe { (*block).fd })
 }
 
@@ -166,7 +167,8 @@ macro_rules! single {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(block: *mut ControlBlock) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `block` is a control block, by the caller, that no other code changes before
+            // the request has ended.
             unsafe {
                 if !is_our_block(block) {
                     return next::$name().map_or(-1, |f| f(block));
@@ -195,7 +197,8 @@ macro_rules! with_number {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($number: c_int, $block: *mut ControlBlock) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: the block is null or a control block, by the caller; aio_cancel of a file of
+            // weir does not read it.
             unsafe {
                 match $ours {
                     Some(result) => result,
@@ -217,7 +220,7 @@ with_number! {
 ///
 /// The caller meets the requirements of aio_fsync(3).
 unsafe fn sync_ours(_operation: c_int, block: *mut ControlBlock) -> Option<c_int> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `block` is null or a control block, by the caller; a sync uses no buffer.
     unsafe {
         is_our_block(block).then(|| {
             perform(block, Action::Sync);
@@ -240,9 +243,15 @@ unsafe fn list(
     event: *mut Event,
     next: Option<ListFn>,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `blocks` are `count` addresses, each null or of a control block, and `event` is null or an event, by
+    // the caller. A list of none may be null, which is no slice.
     unsafe {
-        let all = core::slice::from_raw_parts(blocks, usize::try_from(count).unwrap_or(0));
+        let all = match usize::try_from(count) {
+            Ok(count) if count > 0 && crate::is_address(blocks) => {
+                core::slice::from_raw_parts(blocks, count)
+            }
+            _ => &[],
+        };
         if !all.iter().any(|b| is_our_block(*b)) {
             return next.map_or(-1, |f| f(mode, blocks, count, event));
         }
@@ -315,7 +324,8 @@ macro_rules! lists {
             event: *mut Event,
         ) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `blocks` are `count` addresses, each null or of a control block, and `event`
+            // is null or an event, by the caller.
             unsafe { list(mode, blocks, count, event, next::$name()) }
         }
     )*};

@@ -16,10 +16,11 @@ use crate::{attempt, process};
 ///
 /// Each block is null or a control block of the application's.
 pub unsafe fn as_one(blocks: &[*mut ControlBlock]) -> usize {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the block is null or a control block, by the caller.
     let read_of = |block: &*mut ControlBlock| unsafe {
         let block = block.as_ref()?;
-        let plain = block.opcode == libc::LIO_READ && block.offset >= 0;
+        let has_room = block.length == 0 || crate::is_address(block.buffer);
+        let plain = block.opcode == libc::LIO_READ && block.offset >= 0 && has_room;
         plain.then_some(block.fd)
     };
     let Some(fd) = blocks.first().and_then(read_of) else {
@@ -39,7 +40,8 @@ pub unsafe fn perform(fd: c_int, blocks: &[*mut ControlBlock]) -> bool {
     let Some(process) = process() else {
         return false;
     };
-    // SAFETY: as the caller vouches; [`as_one`] saw that no offset is negative.
+    // SAFETY: each is a control block with a buffer that only this read writes to, by the caller;
+    // [`as_one`] saw that no offset is negative, and that a buffer can be there.
     let target = |block: &*mut ControlBlock| unsafe {
         let block = &**block;
         Target {
@@ -53,7 +55,7 @@ pub unsafe fn perform(fd: c_int, blocks: &[*mut ControlBlock]) -> bool {
         return false;
     }
     for (block, target) in blocks.iter().zip(&targets) {
-        // SAFETY: as above.
+        // SAFETY: a control block, by the caller; its results are atomics.
         let block = unsafe { &**block };
         block
             .result

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use weir_client::types::{LockRange, Outcome};
 
 use crate::next::{interpose, six, Descriptor};
-use crate::{process, raw};
+use crate::{process, raw, within};
 
 pub use crate::names::{open, openat};
 pub use crate::status::fstat;
@@ -17,13 +17,13 @@ pub use crate::status::fstat;
 ///
 /// # Safety
 ///
-/// `n` bytes at `buffer` are readable while the result is used.
+/// `n` bytes at `buffer` are readable, and not written to, while the result is used.
 #[inline]
 unsafe fn bytes<'a>(buffer: *const c_void, n: usize) -> &'a [u8] {
     if n == 0 {
         return &[];
     }
-    // SAFETY: as the caller vouches; more than isize::MAX bytes cannot be.
+    // SAFETY: `n` bytes at `buffer` may be read, by the caller; no slice is longer than isize::MAX.
     unsafe { core::slice::from_raw_parts(buffer.cast(), n.min(MAX_TRANSFER)) }
 }
 
@@ -31,13 +31,14 @@ unsafe fn bytes<'a>(buffer: *const c_void, n: usize) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// `n` bytes at `buffer` are writable while the result is used.
+/// `n` bytes at `buffer` are writable, and used by no other code, while the result is used.
 #[inline]
 pub unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
     if n == 0 {
         return &mut [];
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `n` bytes at `buffer` may be written, by the caller; no slice is longer than
+    // isize::MAX.
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(MAX_TRANSFER)) }
 }
 
@@ -56,7 +57,8 @@ unsafe fn into<'a, T>(
     if n > 0 && !crate::is_address(buffer) {
         return is_ours(fd).map(|()| Err(Errno::FAULT));
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: no bytes, or `n` bytes of room at an address that can be the program's, by the
+    // caller.
     act(unsafe { room(buffer, n) })
 }
 
@@ -75,7 +77,7 @@ unsafe fn out_of<'a, T>(
     if n > 0 && !crate::is_address(buffer) {
         return is_ours(fd).map(|()| Err(Errno::FAULT));
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: no bytes, or `n` bytes at an address that can be the program's, by the caller.
     act(unsafe { bytes(buffer, n) })
 }
 
@@ -86,7 +88,7 @@ unsafe fn out_of<'a, T>(
 /// `pointer` is null, not an address of the program, or that of a number that only this call uses.
 unsafe fn number_at<'a>(pointer: *mut i64) -> Result<Option<&'a mut i64>, Errno> {
     match crate::is_address(pointer) || pointer.is_null() {
-        // SAFETY: as the caller vouches.
+        // SAFETY: null, or a number that only this call uses, by the caller.
         true => Ok(unsafe { pointer.as_mut() }),
         false => Err(Errno::FAULT),
     }
@@ -104,7 +106,8 @@ const MAX_PIECES: usize = 1024;
 ///
 /// `count` elements at `vector` are readable, and what they point to is as the call needs.
 unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'a>>, Errno> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `vector` has `count` elements with readable buffers, by the caller; `pieces` refused
+    // addresses of none.
     unsafe {
         let pieces = pieces(vector, count)?.iter();
         let slices = pieces.map(|v| IoSlice::new(bytes(v.iov_base, v.iov_len)));
@@ -118,7 +121,8 @@ unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'
 ///
 /// See `gather`.
 unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSliceMut<'a>>, Errno> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `vector` has `count` elements with buffers to write to, by the caller; `pieces`
+    // refused addresses of none.
     unsafe {
         let pieces = pieces(vector, count)?.iter();
         let slices = pieces.map(|v| IoSliceMut::new(room(v.iov_base, v.iov_len)));
@@ -142,7 +146,7 @@ unsafe fn pieces<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], 
     if !crate::is_address(vector) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: the address can be the program's, and `count` elements are there, by the caller.
     let pieces = unsafe { core::slice::from_raw_parts(vector, count) };
     let is_length = |piece: &iovec| isize::try_from(piece.iov_len).is_ok();
     if !pieces.iter().all(is_length) {
@@ -194,18 +198,18 @@ interpose! {
     [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.io.read(fd, room)) };
-    [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, _have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
-        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.io.read(fd, room)) };
+    [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
+        // SAFETY: the caller owes `buffer`: null, or `have` bytes that only this call writes to while it runs.
+        => |p| within(n, have, || unsafe { into(fd, buffer, n, |room| p.io.read(fd, room)) });
     [write __write] (fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t: libc::SYS_write, [fd, buffer, n]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
         => |p| unsafe { out_of(fd, buffer, n, |bytes| p.io.write(fd, bytes)) };
     [pread pread64 __pread64] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.io.pread(fd, room, offset)) };
-    [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, _have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
-        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
-        => |p| unsafe { into(fd, buffer, n, |room| p.io.pread(fd, room, offset)) };
+    [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
+        // SAFETY: the caller owes `buffer`: null, or `have` bytes that only this call writes to while it runs.
+        => |p| within(n, have, || unsafe { into(fd, buffer, n, |room| p.io.pread(fd, room, offset)) });
     [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
         // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
         => |p| unsafe { out_of(fd, buffer, n, |bytes| p.io.pwrite(fd, bytes, offset)) };
@@ -369,7 +373,8 @@ unsafe fn control(
             }
             let life = p.descriptors.write_life(fd)?;
             Some(life.map(|life| {
-                // SAFETY: as above.
+                // SAFETY: F_GET_RW_HINT takes a pointer to 64 bits, and this one can be the
+                // program's.
                 unsafe { hint.write_unaligned(life) };
                 0
             }))
@@ -401,7 +406,7 @@ unsafe fn control(
 ///
 /// The caller meets the requirements of pwrite(2).
 pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i64) -> isize {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `n` bytes at `buffer` are readable, by the caller; F_GETFL takes no pointer.
     unsafe {
         if fcntl(fd, libc::F_GETFL, 0) & libc::O_APPEND != 0 {
             write(fd, buffer, n)
@@ -420,7 +425,7 @@ pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i
 pub unsafe extern "C" fn closefrom(first: c_int) {
     crate::guarded(|| {
         let first = c_uint::try_from(first).unwrap_or(0);
-        // SAFETY: as the caller vouches.
+        // SAFETY: numbers only: which descriptors may be closed is for the caller to know.
         unsafe { close_range(first, c_uint::MAX, 0) };
     });
 }

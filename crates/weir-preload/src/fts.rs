@@ -114,7 +114,8 @@ macro_rules! functions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $open(paths: Paths, options: c_int, compare: Compare) -> *mut Fts {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `paths` is a null-terminated array of C strings, and `compare` is null or
+            // takes two entries, by the caller.
             unsafe {
                 match crate::is_active() {
                     true => Fts::open(paths, options, compare).unwrap_or_else(|errno| {
@@ -134,7 +135,8 @@ macro_rules! functions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $read(fts: *mut Fts) -> *mut Entry {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches: what the function above gave.
+            // SAFETY: `fts` comes from the function above and is not closed yet, by the caller, so
+            // that it is a walk of this file while weir is active.
             unsafe {
                 match crate::is_active() {
                     true => (*fts).read(),
@@ -151,7 +153,8 @@ macro_rules! functions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $children(fts: *mut Fts, options: c_int) -> *mut Entry {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as above.
+            // SAFETY: `fts` comes from the function above and is not closed yet, by the caller, so
+            // that it is a walk of this file while weir is active.
             unsafe {
                 match crate::is_active() {
                     true => (*fts).children(options),
@@ -168,7 +171,7 @@ macro_rules! functions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $set(fts: *mut Fts, entry: *mut Entry, instruction: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as above.
+            // SAFETY: `entry` is one that the walk gave and has not freed, by the caller.
             unsafe {
                 match crate::is_active() {
                     true => instruct(entry, instruction),
@@ -185,7 +188,8 @@ macro_rules! functions {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $close(fts: *mut Fts) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as above.
+            // SAFETY: `fts` comes from the function above and is not closed yet, by the caller, so
+            // that it is a walk of this file while weir is active. `Fts::open` boxed it.
             unsafe {
                 match crate::is_active() {
                     true => {
@@ -214,7 +218,7 @@ unsafe fn instruct(entry: *mut Entry, instruction: c_int) -> c_int {
         raw::set_errno(Errno::INVAL);
         return 1;
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: `entry` is one that the walk gave and has not freed, by the caller.
     unsafe { (*entry).instr = known };
     0
 }
@@ -254,8 +258,11 @@ fn new_entry(name: &[u8], path: &[u8]) -> Result<*mut Entry, Errno> {
     }
 }
 
+/// # Safety
+///
+/// [`new_entry`] made the entry, and no code uses it any more.
 unsafe fn free_entry(entry: *mut Entry) {
-    // SAFETY: as the caller vouches: `new_entry` made it, with stat's structure at the end.
+    // SAFETY: `new_entry` made it, by the caller, with stat's structure at the end.
     unsafe {
         let block = entry.cast::<u8>();
         let stat = (*entry).statp.cast::<u8>().offset_from(block) as usize;
@@ -263,9 +270,13 @@ unsafe fn free_entry(entry: *mut Entry) {
     }
 }
 
+/// # Safety
+///
+/// `entry` is null or of [`new_entry`], as are those that its links lead to; no code uses them any more.
 unsafe fn free_list(mut entry: *mut Entry) {
     while !entry.is_null() {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the entries are those of `new_entry`, by the caller; each link is read before its
+        // entry is freed.
         unsafe {
             let next = (*entry).link;
             free_entry(entry);
@@ -323,7 +334,8 @@ impl Fts {
             children_are_names: false,
             device: 0,
         };
-        // SAFETY: as the caller vouches; the entries are this walk's.
+        // SAFETY: `paths` and `compare` are those of fts_open(3), by the caller; the entries are
+        // made here.
         unsafe {
             let above = new_entry(b"", b"")?;
             (*above).level = ABOVE_ROOTS;
@@ -346,7 +358,8 @@ impl Fts {
     /// The caller meets the requirements of fts_open(3).
     unsafe fn roots(&self, paths: Paths, above: *mut Entry) -> Result<*mut Entry, Errno> {
         let mut roots = Vec::new();
-        // SAFETY: as the caller vouches.
+        // SAFETY: `paths` is an array of C strings that ends with null, by the caller; `new_entry`
+        // made the entry.
         let made = unsafe {
             let mut at = paths;
             loop {
@@ -385,8 +398,13 @@ impl Fts {
     }
 
     /// Frees the current entry, those that are still to come, and those above.
+    ///
+    /// # Safety
+    ///
+    /// No code uses an entry of this walk any more.
     unsafe fn free_all(&mut self) {
-        // SAFETY: as the caller vouches: nobody uses them any more.
+        // SAFETY: `current`, its siblings, those above and the children are entries of this walk,
+        // and the program is done with them, by the caller.
         unsafe {
             free_list(self.children);
             let mut entry = self.current;
@@ -400,8 +418,13 @@ impl Fts {
     }
 
     /// Returns the kind of an entry's file, and stores its stat in the entry.
+    ///
+    /// # Safety
+    ///
+    /// `entry` is alive, and its parents, up to that above the roots, are too.
     unsafe fn look(&self, entry: *mut Entry, follow: bool) -> c_ushort {
-        // SAFETY: as the caller vouches: an entry of this walk.
+        // SAFETY: `entry` is one of this walk, by the caller; entries above it live as long, up to
+        // that above the roots.
         unsafe {
             let (e, saved) = (&mut *entry, raw::errno());
             let stat = e.statp;
@@ -445,12 +468,18 @@ impl Fts {
     }
 
     /// The next entry of the walk.
+    ///
+    /// # Safety
+    ///
+    /// The caller meets the requirements of fts_read(3): it does not use the entry that was read before, unless
+    /// that is of a directory which the walk has not left, nor the children that it listed.
     unsafe fn read(&mut self) -> *mut Entry {
         let entry = self.current;
         if entry.is_null() {
             return entry;
         }
-        // SAFETY: as the caller vouches: the entries are this walk's.
+        // SAFETY: `current` and `children` are entries of this walk; the program uses none that is
+        // freed, by the caller.
         unsafe {
             let instr = core::mem::replace(&mut (*entry).instr, FTS_NOINSTR);
             match ((*entry).info, instr) {
@@ -486,8 +515,12 @@ impl Fts {
         }
     }
 
+    /// # Safety
+    ///
+    /// `entry` is the current one; see `read`.
     unsafe fn leave_unread(&mut self, entry: *mut Entry) -> *mut Entry {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `entry` and the children are of this walk; the program uses no child any more, by
+        // the caller.
         unsafe {
             free_list(self.children);
             (*entry).info = FTS_DP;
@@ -497,14 +530,26 @@ impl Fts {
     }
 
     /// Goes from an entry that is done to its next sibling, or to their directory.
-    unsafe fn go_on(&mut self, entry: *mut Entry) -> *mut Entry {
-        // SAFETY: as the caller vouches.
+    ///
+    /// # Safety
+    ///
+    /// `entry` is the current one; see `read`.
+    unsafe fn go_on(&mut self, mut entry: *mut Entry) -> *mut Entry {
+        // SAFETY: `entry` is of this walk, as are its sibling and its directory; the program is
+        // done with it, by the caller.
         unsafe {
-            let (beside, parent) = ((*entry).link, (*entry).parent);
-            free_entry(entry);
-            if !beside.is_null() {
+            let parent = (*entry).parent;
+            loop {
+                let beside = (*entry).link;
+                free_entry(entry);
+                if beside.is_null() {
+                    break;
+                }
                 self.current = beside;
-                return self.arrive();
+                if (*beside).level == ROOTS || (*beside).instr != FTS_SKIP {
+                    return self.arrive();
+                }
+                entry = beside;
             }
             if (*parent).level == ABOVE_ROOTS {
                 free_entry(parent);
@@ -523,7 +568,7 @@ impl Fts {
 
     /// Does the instruction that the program set on the entry before its turn came.
     unsafe fn arrive(&mut self) -> *mut Entry {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `current` is an entry of this walk.
         unsafe {
             let entry = self.current;
             if (*entry).level == ROOTS {
@@ -545,8 +590,13 @@ impl Fts {
 
     /// The entries of a directory, in order; null if there are none. `reading`: the walk enters the
     /// directory, so an error is stored in the directory's entry.
+    ///
+    /// # Safety
+    ///
+    /// `of` is alive, as are its parents.
     unsafe fn build(&self, of: *mut Entry, names_only: bool, reading: bool) -> *mut Entry {
-        // SAFETY: as the caller vouches; the stream is used here alone.
+        // SAFETY: `of` is an entry of this walk, by the caller, with a path; the stream and the new
+        // entries are used here alone.
         unsafe {
             let stream = dir::opendir((*of).accpath);
             if stream.is_null() {
@@ -590,8 +640,13 @@ impl Fts {
     }
 
     /// The entries to which the walk comes next.
+    ///
+    /// # Safety
+    ///
+    /// The caller meets the requirements of fts_children(3): it does not use children listed before.
     unsafe fn children(&mut self, options: c_int) -> *mut Entry {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `current` and `children` are entries of this walk; the program uses no child any
+        // more, by the caller.
         unsafe {
             if options != 0 && options != FTS_NAMEONLY {
                 raw::set_errno(Errno::INVAL);
@@ -616,8 +671,12 @@ impl Fts {
 }
 
 /// A new entry for a name in a directory.
+///
+/// # Safety
+///
+/// `of` is an entry that [`new_entry`] made.
 unsafe fn inside(of: *mut Entry, name: &[u8]) -> Result<*mut Entry, Errno> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `of` is an entry of `new_entry`, by the caller, with a C string at `path`.
     unsafe {
         let above = CStr::from_ptr((*of).path).to_bytes();
         let slash = match above.last() {
@@ -632,8 +691,13 @@ unsafe fn inside(of: *mut Entry, name: &[u8]) -> Result<*mut Entry, Errno> {
 }
 
 /// Shortens a root's name to the part after its last slash.
+///
+/// # Safety
+///
+/// [`new_entry`] made the entry.
 unsafe fn only_last_name(entry: *mut Entry) {
-    // SAFETY: as the caller vouches; the name is moved within itself.
+    // SAFETY: `entry` is one of `new_entry`, by the caller, whose name is a C string; the rest of
+    // it is moved within it.
     unsafe {
         let name = (&raw mut (*entry).name).cast::<u8>();
         let bytes = CStr::from_ptr(name.cast()).to_bytes();

@@ -67,7 +67,8 @@ macro_rules! globs {
             found: *mut glob64_t,
         ) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches; the structure begins as `Looking` says.
+            // SAFETY: `found` is a structure that only this call uses, by the caller; it begins as
+            // `Looking` says. The functions stored there live as long as the process.
             unsafe {
                 let Some(next) = next::$name() else {
                     return libc::GLOB_NOSPACE;
@@ -112,7 +113,8 @@ pub unsafe extern "C-unwind" fn wordexp(
     flags: c_int,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `text` is null or a C string, and `into` is a structure as `flags` requires it, by
+    // the caller; libc has filled `tried` where its words are read.
     unsafe {
         let Some(next) = next::wordexp() else {
             return WRDE_NOSPACE;
@@ -154,17 +156,25 @@ fn has_pattern(word: &[u8]) -> bool {
     word.iter().any(|byte| b"*?[".contains(byte))
 }
 
+/// # Safety
+///
+/// wordexp filled `words`, whose strings no code uses any more.
 unsafe fn free(words: *mut Words) {
     if let Some(free) = next::wordfree() {
-        // SAFETY: as the caller vouches: what wordexp filled.
+        // SAFETY: wordexp filled `words`, by the caller.
         unsafe { free(words) };
     }
 }
 
 /// The words in the structure that wordexp filled.
+///
+/// # Safety
+///
+/// libc's wordexp filled it; it is freed after the last use of the words.
 unsafe fn words_of<'a>(words: &Words) -> impl Iterator<Item = &'a CStr> {
     let (first, count) = (words.array, words.count);
-    // SAFETY: as the caller vouches.
+    // SAFETY: libc's wordexp filled `words`, by the caller: `count` C strings, which outlive the
+    // result.
     (0..count).map(move |i| unsafe { CStr::from_ptr(*first.add(i)) })
 }
 
@@ -199,7 +209,8 @@ fn expand_in_shell(text: &[u8], flags: c_int) -> Result<Vec<Vec<u8>>, c_int> {
 ///
 /// The caller meets the requirements of wordexp(3).
 unsafe fn hand_over(words: &[Vec<u8>], into: *mut Words, flags: c_int) -> c_int {
-    // SAFETY: as the caller vouches; each write is within memory allocated for it.
+    // SAFETY: `into` is a structure as `flags` requires it, by the caller; each write is within
+    // memory allocated for it.
     unsafe {
         if flags & WRDE_REUSE != 0 {
             free(into);
@@ -213,10 +224,16 @@ unsafe fn hand_over(words: &[Vec<u8>], into: *mut Words, flags: c_int) -> c_int 
             true => ((*into).array, (*into).count),
             false => (core::ptr::null_mut(), 0),
         };
-        let slots = offset + before + words.len() + 1;
-        let array = libc::realloc(old.cast(), slots * size_of::<*mut c_char>());
+        let bytes = offset
+            .checked_add(before + words.len() + 1)
+            .and_then(|slots| slots.checked_mul(size_of::<*mut c_char>()));
+        let array = bytes.map_or(core::ptr::null_mut(), |bytes| {
+            libc::realloc(old.cast(), bytes)
+        });
         let array = array.cast::<*mut c_char>();
         if array.is_null() {
+            // The program may free what there is: what was there before, or nothing.
+            ((*into).array, (*into).count) = (old, before);
             return WRDE_NOSPACE;
         }
         if !appended {

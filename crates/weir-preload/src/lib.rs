@@ -22,6 +22,18 @@
 //! Invariants: errno is changed only by a call that failed; no panic reaches the caller (the call fails
 //! with EIO, see `weir_client::bugs`); a wrapper works before this library's constructor has run,
 //! because other libraries' constructors may run first.
+//!
+//! # What the caller of a wrapper owes
+//!
+//! Its section `# Safety` names the requirements of the C function, which are in the manual page. Notes of
+//! unsafe blocks name those that a block relies on, "by the caller":
+//!
+//! - a string is null, an address that cannot be the program's (`is_address`), or a C string that is not changed
+//!   while the call runs; `argv` and `envp` are null, or arrays of C strings that end with null;
+//! - a buffer of `n` bytes, or room for a structure, is null, an address that cannot be the program's, or memory
+//!   that the call may use, which no other thread changes meanwhile, nor reads if the call writes there;
+//! - an object (a DIR, FILE, FTS or control block) is one that its C function gave or filled, is alive, and is
+//!   not used by two threads in ways that the manual page forbids.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -119,7 +131,7 @@ pub(crate) fn is_our_path(path: &CStr) -> bool {
 ///
 /// `path` is null or a C string.
 pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is null or a C string that lives through the call, by the caller.
     unsafe { bytes_of(path) }.is_some_and(|path| is_our_path_at(dirfd, path))
 }
 
@@ -141,6 +153,15 @@ fn forget_known(fd: c_int) {
         || process::process().descriptors.forget_lost(fd),
         || std::process::abort(),
     );
+}
+
+/// A fortified call, whose compiler knew that `have` bytes are at the buffer. One that would pass these goes to the
+/// C library, which ends the program.
+pub(crate) fn within<T>(n: usize, have: usize, call: impl FnOnce() -> Option<T>) -> Option<T> {
+    if n > have {
+        return None;
+    }
+    call()
 }
 
 /// The result of a function that this machine's C library lacks.
@@ -170,7 +191,8 @@ pub(crate) unsafe fn bytes_of<'a>(text: *const c_char) -> Option<&'a [u8]> {
     if !is_address(text) {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: the address can be the program's, so it is that of a C string that outlives the
+    // result, by the caller.
     Some(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
@@ -318,10 +340,8 @@ extern "C" fn construct() {
     }
     #[cfg(debug_assertions)]
     // SAFETY: a C string; the environment is not changed while libraries are initialised.
-    if !unsafe { libc::getenv(bugs::planted::VARIABLE.as_ptr()) }.is_null() {
-        // SAFETY: as above.
-        let step = unsafe { bytes_of(libc::getenv(bugs::planted::VARIABLE.as_ptr())) };
-        bugs::planted::plant(step.unwrap_or_default());
+    if let Some(step) = unsafe { bytes_of(libc::getenv(bugs::planted::VARIABLE.as_ptr())) } {
+        bugs::planted::plant(step);
     }
     process::process().init();
     environment::forget_heritage();

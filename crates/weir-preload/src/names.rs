@@ -7,20 +7,20 @@ use rustix::io::Errno;
 use weir_client::process::process;
 use weir_client::types::{Outcome, Time};
 
-use crate::bytes_of;
 use crate::next::{interpose, six, Descriptor};
-use crate::raw;
+use crate::{bytes_of, raw, within};
 
 /// A caller's buffer.
 ///
 /// # Safety
 ///
-/// `n` bytes at `buffer` are writable while the result is used.
+/// `n` bytes at `buffer` are writable, and used by no other code, while the result is used.
 unsafe fn room<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
     if buffer.is_null() {
         return &mut [];
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `n` bytes at `buffer` may be written, by the caller; no slice is longer than
+    // isize::MAX.
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(isize::MAX.cast_unsigned())) }
 }
 
@@ -28,12 +28,12 @@ unsafe fn room<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
 ///
 /// # Safety
 ///
-/// `n` bytes at `value` are readable while the result is used.
+/// `n` bytes at `value` are readable, and not written to, while the result is used.
 unsafe fn given<'a>(value: *const c_void, n: size_t) -> &'a [u8] {
     if value.is_null() {
         return &[];
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `n` bytes at `value` may be read, by the caller; no slice is longer than isize::MAX.
     unsafe { core::slice::from_raw_parts(value.cast(), n.min(isize::MAX.cast_unsigned())) }
 }
 
@@ -58,11 +58,12 @@ unsafe fn with_path<T, U>(
     n: size_t,
     act: impl FnOnce(&[u8]) -> Outcome<T>,
 ) -> Outcome<T> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is no address of the program or a C string that lives through the call, by the
+    // caller.
     let bytes = unsafe { bytes_of(path) }?;
     match check_address(address, n) {
         Ok(()) => act(bytes),
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` was read as a C string above.
         Err(errno) => unsafe { crate::is_our_c_path(at, path) }.then_some(Err(errno)),
     }
 }
@@ -80,7 +81,8 @@ unsafe fn with_two_paths<T>(
     new: *const c_char,
     act: impl FnOnce(&[u8], &[u8]) -> Outcome<T>,
 ) -> Outcome<T> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: each path is no address of the program or a C string that lives through the call, by
+    // the caller.
     unsafe {
         if let Some((old, new)) = bytes_of(old).zip(bytes_of(new)) {
             return act(old, new);
@@ -120,7 +122,7 @@ unsafe fn times_of(times: *const libc::timespec) -> Option<[Time; 2]> {
     if times.is_null() {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: not null, so two times are there, by the caller.
     let (a, m) = unsafe { (*times, *times.add(1)) };
     Some([a, m].map(|t| Time {
         sec: t.tv_sec,
@@ -137,7 +139,7 @@ unsafe fn micro_times_of(times: *const libc::timeval) -> Option<[Time; 2]> {
     if times.is_null() {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: not null, so two times are there, by the caller.
     let (a, m) = unsafe { (*times, *times.add(1)) };
     Some([a, m].map(|t| Time {
         sec: t.tv_sec,
@@ -164,7 +166,7 @@ unsafe fn bind(
     if flags & libc::MS_BIND == 0 {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `source` is null or a C string, by the caller.
     let source =
         unsafe { bytes_of(source) }.and_then(|source| process().programs.path_beneath(source))?;
     let arguments = [
@@ -174,15 +176,16 @@ unsafe fn bind(
         flags as usize,
         data as usize,
     ];
-    // SAFETY: as above; the source is a C string.
+    // SAFETY: `target`, `kind` and `data` are arguments of mount(2), by the caller; the source is a
+    // C string.
     let done = unsafe { raw::syscall(libc::SYS_mount, six(arguments)) };
     Some(raw::result(done).map(drop))
 }
 
-/// A path's bytes, in a closure that returns early if the path is null.
+/// The bytes of a string that the caller of the C function passes, if there is one.
 macro_rules! path {
     ($p:expr) => {
-        // SAFETY: the caller of the C function vouches for its string.
+        // SAFETY: the string is null, no address of the program, or a C string through the call, by the caller.
         unsafe { bytes_of($p) }
     };
 }
@@ -237,12 +240,12 @@ interpose! {
     [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
         // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) };
-    [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
-        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(HERE, path, buffer, n, |path| p.paths.readlinkat(HERE, path, room(buffer, n))) };
-    [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
-        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
-        => |p| unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) };
+    [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `have` bytes at `buffer` that only this call writes to.
+        => |p| within(n, have, || unsafe { with_path(HERE, path, buffer, n, |path| p.paths.readlinkat(HERE, path, room(buffer, n))) });
+    [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `have` bytes at `buffer` that only this call writes to.
+        => |p| within(n, have, || unsafe { with_path(at, path, buffer, n, |path| p.paths.readlinkat(at, path, room(buffer, n))) });
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.names.mkdirat(HERE, path, mode));
     [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]
@@ -367,7 +370,8 @@ macro_rules! micro {
         pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
             crate::guarded(|| {
                 let $process = weir_client::process::process();
-                // SAFETY: as the caller vouches.
+                // SAFETY: `path` is null or a C string, and `times` is null or what this function
+                // takes, by the caller; `f` is the next function of this name.
                 unsafe {
                     match $ours {
                         Some(result) => crate::finish(result),
@@ -401,7 +405,7 @@ micro! {
 #[no_mangle]
 pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, by the caller.
         unsafe {
             if !crate::is_our_c_path(HERE, path) {
                 return others::remove().map_or(-1, |f| f(path));

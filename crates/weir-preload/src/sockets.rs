@@ -8,7 +8,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use libc::{mmsghdr, msghdr, sockaddr, socklen_t, ssize_t};
+use libc::{cmsghdr, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t};
 use rustix::io::Errno;
 use weir_client::process::Process;
 use weir_client::types::Outcome;
@@ -23,22 +23,36 @@ use crate::raw;
 /// `message` is a message header as sendmsg(2) takes it, or as recvmsg(2) left it.
 unsafe fn carried(message: *const msghdr) -> Vec<c_int> {
     let mut found = Vec::new();
-    // SAFETY: as the caller vouches; the macros of cmsg(3) stay within the control data.
+    // SAFETY: `message` is a header with `msg_controllen` bytes of control data, by the caller. What is read there
+    // lies within them: the program's lengths are checked, as the kernel checks them after this.
     unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(message);
-        while let Some(header) = control.as_ref() {
+        let control = (*message).msg_control.cast::<u8>();
+        let length = (*message).msg_controllen;
+        if !crate::is_address(control) {
+            return found;
+        }
+        let mut at = 0;
+        while length - at >= HEADER {
+            let header = control.add(at).cast::<cmsghdr>().read_unaligned();
+            let size = header.cmsg_len;
+            if size < HEADER || size > length - at {
+                break;
+            }
             if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(control).cast::<c_int>();
-                let bytes = header.cmsg_len - libc::CMSG_LEN(0) as usize;
-                for i in 0..bytes / size_of::<c_int>() {
+                let data = control.add(at + HEADER).cast::<c_int>();
+                for i in 0..(size - HEADER) / size_of::<c_int>() {
                     found.push(data.add(i).read_unaligned());
                 }
             }
-            control = libc::CMSG_NXTHDR(message, control);
+            at = length.min(at + size.next_multiple_of(ALIGNMENT));
         }
     }
     found
 }
+
+/// The alignment of headers in control data, and the size of a header: those of cmsg(3).
+const ALIGNMENT: usize = align_of::<usize>();
+const HEADER: usize = size_of::<cmsghdr>().next_multiple_of(ALIGNMENT);
 
 /// The path of a Unix socket's address; `None`: the address is of another kind, or has no path.
 ///
@@ -50,7 +64,8 @@ unsafe fn path_of<'a>(address: *const sockaddr, length: socklen_t) -> Option<&'a
     if !crate::is_address(address) || length <= PATH_AT {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: the address can be the program's, and has `length` bytes, by the caller: more than
+    // PATH_AT, at most a sockaddr_un's.
     unsafe {
         if i32::from((*address).sa_family) != libc::AF_UNIX {
             return None;
@@ -101,7 +116,7 @@ unsafe fn by_address(
     length: socklen_t,
 ) -> isize {
     let arguments = [socket as usize, address as usize, length as usize];
-    // SAFETY: as the caller vouches.
+    // SAFETY: `length` bytes at `address` are readable, by the caller.
     unsafe { raw::syscall(number, crate::next::six(arguments)) }
 }
 
@@ -116,10 +131,10 @@ unsafe fn bind_ours(
     address: *const sockaddr,
     length: socklen_t,
 ) -> Outcome<usize> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `length` bytes at `address` are readable, by the caller.
     let path = unsafe { path_of(address, length) }?;
     let bound = p.sockets.bind(path)?.and_then(|kernels| {
-        // SAFETY: the address is ours.
+        // SAFETY: `with_kernels` passes an address of its own, and that address's length.
         with_kernels(&kernels, |address, length| unsafe {
             by_address(libc::SYS_bind, socket, address, length)
         })
@@ -139,7 +154,7 @@ unsafe fn reach_ours(
     length: socklen_t,
     call: impl FnOnce(*const sockaddr, socklen_t) -> isize,
 ) -> Outcome<usize> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `length` bytes at `address` are readable, by the caller.
     let path = unsafe { path_of(address, length) }?;
     let kernels = p.sockets.socket_path(path)?;
     Some(kernels.and_then(|kernels| with_kernels(&kernels, call)))
@@ -159,7 +174,8 @@ unsafe fn send_ours(
     if !p.is_active() || !crate::is_address(message) {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `message` can be at its address, so it is a header for sendmsg(2), by the caller;
+    // `to` outlives the system call.
     unsafe {
         p.descriptors.share(&carried(message));
         let mut to = *message;
@@ -178,7 +194,8 @@ unsafe fn send_ours(
 ///
 /// `address` and `length` are as getsockname(2) left them: an address in `room` bytes, and its length.
 unsafe fn show_given(address: *mut sockaddr, length: *mut socklen_t, room: socklen_t) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `address` has `room` bytes, of which the kernel filled the first `*length`, by the
+    // caller.
     unsafe {
         let Some(kernels) = path_of(address, (*length).min(room)) else {
             return;
@@ -207,7 +224,8 @@ macro_rules! addresses {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `address` has `*length` bytes of room, by the caller; a call that succeeds
+            // has written both.
             unsafe {
                 let room = if crate::is_address(length) { *length } else { 0 };
                 let done = others::$name().map_or_else(crate::fail_with_enosys, |f| f(socket, address, length));
@@ -223,26 +241,26 @@ addresses! { getsockname getpeername }
 
 interpose! {
     [bind] (socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int: libc::SYS_bind, [socket, address, length]
-        // SAFETY: the caller's address.
+        // SAFETY: the caller owes `address`, with `length` bytes.
         => |p| unsafe { bind_ours(p, socket, address, length) };
     [connect __connect] (socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int: libc::SYS_connect, [socket, address, length]
-        // SAFETY: the caller's address.
+        // SAFETY: the caller owes `address`, with `length` bytes; the kernel gets one made here.
         => |p| unsafe { reach_ours(p, address, length, |address, length| by_address(libc::SYS_connect, socket, address, length)) };
     [sendto] (socket: c_int, bytes: *const c_void, n: usize, flags: c_int, address: *const sockaddr, length: socklen_t) -> ssize_t:
         libc::SYS_sendto, [socket, bytes, n, flags, address, length]
-        // SAFETY: the caller's address and bytes.
+        // SAFETY: the caller owes `address`, with `length` bytes, and `n` bytes at `bytes`.
         => |p| unsafe { reach_ours(p, address, length, |address, length| raw::syscall(
             libc::SYS_sendto,
             [socket as usize, bytes as usize, n, flags as usize, address as usize, length as usize],
         )) };
     [sendmsg] (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t: libc::SYS_sendmsg, [socket, message, flags]
-        // SAFETY: the caller's message.
+        // SAFETY: the caller owes `message`, a header whose addresses and lengths are those of readable memory.
         => |p| unsafe { send_ours(p, socket, message, flags) };
     [sendmmsg] (socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int: libc::SYS_sendmmsg, [socket, messages, count, flags]
         => |p| {
             if p.is_active() && crate::is_address(messages) {
                 for i in 0..count.min(MOST_MESSAGES) as usize {
-                    // SAFETY: the caller's messages, so many.
+                    // SAFETY: the caller owes `count` headers at `messages`.
                     p.descriptors.share(&unsafe { carried(&raw const (*messages.add(i)).msg_hdr) });
                 }
             }
@@ -278,7 +296,8 @@ pub unsafe extern "C-unwind" fn recvmsg(
     flags: c_int,
 ) -> ssize_t {
     let p = weir_client::process::process();
-    // SAFETY: as the caller vouches.
+    // SAFETY: `message` is a header for recvmsg(2), by the caller; a call that succeeds has filled
+    // it.
     unsafe {
         let got = others::recvmsg().map_or(-1, |f| f(socket, message, flags));
         crate::guarded(|| {
@@ -304,7 +323,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut libc::timespec,
 ) -> c_int {
     let p = weir_client::process::process();
-    // SAFETY: as the caller vouches; this number of messages was filled.
+    // SAFETY: `messages` has `count` headers for recvmsg(2), by the caller; the call filled the
+    // first `got`.
     unsafe {
         let got = others::recvmmsg().map_or(-1, |f| f(socket, messages, count, flags, timeout));
         crate::guarded(|| {

@@ -41,7 +41,8 @@ macro_rules! by_number {
         unsafe extern "C" fn call(
             number: c_long, $a: usize, $b: usize, $c: usize, $d: usize, $e: usize, $f: usize,
         ) -> c_long {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments are valid for the system call of this number, by the caller, so
+            // they are for the function that does it.
             unsafe {
                 match number {
                     $($(#[$only])* libc::$number => $function($($argument as $t),*) as c_long,)*
@@ -225,8 +226,13 @@ unsafe fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
 }
 
 /// `getcwd(2)`, which returns the length of the path with its NUL.
+///
+/// # Safety
+///
+/// `into` is no address of the program, or has `room` bytes.
 unsafe fn getcwd(into: *mut c_char, room: usize) -> c_long {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `into` has `room` bytes, by the caller; what getcwd(3) gives is null or a C string
+    // there.
     unsafe {
         if into.is_null() {
             raw::set_errno(Errno::FAULT);
@@ -246,10 +252,16 @@ struct OpenHow {
 }
 
 /// `openat2(2)`. ENOSYS for our paths with rules for their resolution: callers then do without openat2.
+///
+/// # Safety
+///
+/// The arguments are valid for the system call.
 unsafe fn openat2(at: c_int, path: *const c_char, how: *const OpenHow, size: usize) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is no address of the program or a C string, and `how` has `size` bytes, by the
+    // caller.
     unsafe {
-        if size < size_of::<OpenHow>() || how.is_null() || !crate::is_our_c_path(at, path) {
+        if size < size_of::<OpenHow>() || !crate::is_address(how) || !crate::is_our_c_path(at, path)
+        {
             let arguments = [at as usize, path as usize, how as usize, size];
             let opened = raw::syscall(libc::SYS_openat2, crate::next::six(arguments));
             return crate::note_made(raw::outcome(opened) as c_int);

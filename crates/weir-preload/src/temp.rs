@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int};
 use rustix::io::Errno;
 use weir_client::process::process;
 
-use crate::{bytes_of, calls, is_our_c_path, names, raw};
+use crate::{bytes_of, calls, is_our_c_path, names, raw, status};
 
 const PATH_MAX: usize = 4096;
 
@@ -30,6 +30,7 @@ mod next {
         mkdtemp: fn(*mut c_char) -> *mut c_char;
         tempnam: fn(*const c_char, *const c_char) -> *mut c_char;
         ftok: fn(*const c_char, c_int) -> libc::key_t;
+        __chk_fail: fn() -> ();
     }
 }
 
@@ -41,7 +42,8 @@ pub use next::resolve_all as resolve;
 ///
 /// `into` is null or `room` bytes are writable.
 unsafe fn hand_over(text: &[u8], into: *mut c_char, room: usize) -> *mut c_char {
-    // SAFETY: as the caller vouches; malloc gives what it is asked for, or null.
+    // SAFETY: `into` is null or has `room` bytes, by the caller; malloc's memory, if there is any,
+    // has room for `text` and its NUL.
     unsafe {
         let into = if into.is_null() {
             libc::malloc(room.max(text.len() + 1)).cast::<c_char>()
@@ -68,12 +70,24 @@ fn fails(errno: Errno) -> *mut c_char {
     core::ptr::null_mut()
 }
 
+/// Ends the program, as the C library does, if a fortified call needs more bytes than its compiler knew of.
+fn check_room(needs: usize, have: usize) {
+    if needs > have {
+        if let Some(fail) = next::__chk_fail() {
+            // SAFETY: it takes nothing.
+            unsafe { fail() };
+        }
+        std::process::abort();
+    }
+}
+
 /// # Safety
 ///
 /// The caller meets the requirements of realpath(3).
 unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
     let mut buffer = [0; PATH_MAX];
-    // SAFETY: as the caller vouches: a C string, and PATH_MAX bytes of room.
+    // SAFETY: `path` is null or a C string, and `into` is null or has PATH_MAX bytes, by the
+    // caller.
     unsafe {
         let found = process().paths.realpath(bytes_of(path)?, &mut buffer)?;
         let room = if into.is_null() { 0 } else { PATH_MAX };
@@ -92,7 +106,8 @@ unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
 #[no_mangle]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, and `into` is null or has PATH_MAX bytes, by the
+        // caller.
         unsafe {
             real(path, into).unwrap_or_else(|| {
                 next::realpath().map_or(core::ptr::null_mut(), |f| f(path, into))
@@ -110,10 +125,12 @@ pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mu
 pub unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
     into: *mut c_char,
-    _have: usize,
+    have: usize,
 ) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        check_room(PATH_MAX, have);
+        // SAFETY: `path` is null or a C string, and `into` is null or has PATH_MAX bytes, by the
+        // caller.
         unsafe { realpath(path, into) }
     })
 }
@@ -126,7 +143,7 @@ pub unsafe extern "C" fn __realpath_chk(
 #[no_mangle]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, by the caller; null asks for memory of malloc.
         unsafe { realpath(path, core::ptr::null_mut()) }
     })
 }
@@ -139,7 +156,7 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
 #[no_mangle]
 pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `into` is null or has `room` bytes, by the caller.
         unsafe {
             match process().current_dir.getcwd() {
                 None => next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)),
@@ -158,9 +175,10 @@ pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
 ///
 /// The caller meets the requirements of the C function of this name.
 #[no_mangle]
-pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usize) -> *mut c_char {
+pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, have: usize) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        check_room(room, have);
+        // SAFETY: `into` is null or has `room` bytes, by the caller.
         unsafe { getcwd(into, room) }
     })
 }
@@ -173,7 +191,7 @@ pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usi
 #[no_mangle]
 pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `into` is null or has PATH_MAX bytes, by the caller.
         unsafe {
             match process().current_dir.getcwd() {
                 None => next::getwd().map_or(core::ptr::null_mut(), |f| f(into)),
@@ -192,10 +210,18 @@ pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
 ///
 /// The caller meets the requirements of the C function of this name.
 #[no_mangle]
-pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_char {
+pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, have: usize) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
-        unsafe { getwd(into) }
+        if into.is_null() || have >= PATH_MAX {
+            // SAFETY: `into` is null or has PATH_MAX bytes.
+            return unsafe { getwd(into) };
+        }
+        // SAFETY: `into` has `have` bytes, by the caller.
+        let path = unsafe { getcwd(into, have) };
+        if path.is_null() && raw::errno() == libc::ERANGE {
+            check_room(PATH_MAX, have);
+        }
+        path
     })
 }
 
@@ -228,13 +254,11 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
 ///
 /// # Safety
 ///
-/// `path` is a C string.
+/// `path` is null or a C string.
 unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
-    // SAFETY: as the caller vouches; all zero is a value of the structure.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        (crate::status::stat(path, &raw mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
-    }
+    // SAFETY: `path` is null or a C string, by the caller.
+    let found = unsafe { status::of_path(path, status::stat) };
+    found.map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// `ftok(3)`: made of the inode's and the file system's numbers, as in libc.
@@ -245,7 +269,7 @@ unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
 #[no_mangle]
 pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is null or a C string, by the caller.
         unsafe {
             if !is_our_c_path(libc::AT_FDCWD, path) {
                 return next::ftok().map_or(-1, |f| f(path, project));
@@ -266,8 +290,13 @@ pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_
 #[no_mangle]
 pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: C strings, or null.
+        // SAFETY: `given` and `prefix` are null or C strings, by the caller, as is what getenv gives; `name` has
+        // room for a template.
         unsafe {
+            let is_directory = |path: *const c_char| {
+                let found = status::of_path(path, status::stat).filter(|_| !path.is_null());
+                found.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
+            };
             let named = libc::getenv(c"TMPDIR".as_ptr());
             let chosen = [named.cast_const(), given]
                 .into_iter()
@@ -287,7 +316,8 @@ pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) ->
             let template = [&dir[..end], b"/", prefix, b"XXXXXX"].concat();
             let name = hand_over(&template, core::ptr::null_mut(), 0);
             let is_free = || {
-                let free = file_of_link(name).is_none() && raw::errno() == libc::ENOENT;
+                let found = status::of_path(name, status::lstat);
+                let free = found.is_none() && raw::errno() == libc::ENOENT;
                 if !free {
                     raw::set_errno(Errno::EXIST);
                 }
@@ -302,36 +332,10 @@ pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) ->
     })
 }
 
-/// Returns true if a path names a directory.
-///
-/// # Safety
-///
-/// `path` is null or a C string.
-unsafe fn is_directory(path: *const c_char) -> bool {
-    // SAFETY: as the caller vouches; all zero is a value of the structure.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        !path.is_null()
-            && crate::status::stat(path, &raw mut stat) == 0
-            && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
-    }
-}
-
-/// The inode of a link itself.
-///
-/// # Safety
-///
-/// `path` is a C string.
-unsafe fn file_of_link(path: *const c_char) -> Option<libc::ino_t> {
-    // SAFETY: as the caller vouches; all zero is a value of the structure.
-    unsafe {
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        (crate::status::lstat(path, &raw mut stat) == 0).then_some(stat.st_ino)
-    }
-}
-
 /// The maximum number of names to try.
 const ATTEMPTS: u32 = 1 << 14;
+/// The part of a template that becomes a random one.
+const EMPTY_HOLES: &[u8; 6] = b"XXXXXX";
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 /// Fills the six X before the last `suffix` bytes of a template until `make` succeeds.
@@ -344,7 +348,7 @@ unsafe fn with_random_name(
     suffix: c_int,
     mut make: impl FnMut() -> c_int,
 ) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `template` is no address of the program or a C string, by the caller.
     let length = unsafe { bytes_of(template) }.map_or(0, <[u8]>::len);
     let place = usize::try_from(suffix)
         .ok()
@@ -353,27 +357,20 @@ unsafe fn with_random_name(
         raw::set_errno(Errno::INVAL);
         return -1;
     };
-    // SAFETY: six bytes within the string.
-    let holes = unsafe { core::slice::from_raw_parts_mut(template.cast::<u8>().add(place), 6) };
-    if holes != b"XXXXXX" {
+    let holes = template.wrapping_add(place).cast::<[u8; 6]>();
+    let fill = |letters: &[u8; 6]| {
+        // SAFETY: the six bytes lie within the template, which may be written to, by the caller. No reference to
+        // them is kept: `make` reads the template.
+        unsafe { holes.write_unaligned(*letters) };
+    };
+    // SAFETY: the six bytes lie within the template.
+    if unsafe { holes.read_unaligned() } != *EMPTY_HOLES {
         raw::set_errno(Errno::INVAL);
         return -1;
     }
     let saved = raw::errno();
     for _ in 0..ATTEMPTS {
-        let mut random = [0u8; 8];
-        // SAFETY: eight bytes to fill.
-        unsafe {
-            raw::syscall(
-                libc::SYS_getrandom,
-                [random.as_mut_ptr() as usize, 8, 0, 0, 0, 0],
-            );
-        }
-        let mut value = u64::from_ne_bytes(random);
-        for hole in &mut *holes {
-            *hole = LETTERS[usize::try_from(value % 62).unwrap_or(0)];
-            value /= 62;
-        }
+        fill(&random_letters());
         let made = make();
         if made >= 0 {
             raw::restore_errno(saved);
@@ -383,8 +380,25 @@ unsafe fn with_random_name(
             break;
         }
     }
-    holes.copy_from_slice(b"XXXXXX");
+    fill(EMPTY_HOLES);
     -1
+}
+
+fn random_letters() -> [u8; 6] {
+    let mut random = [0u8; 8];
+    // SAFETY: eight bytes to fill.
+    unsafe {
+        raw::syscall(
+            libc::SYS_getrandom,
+            [random.as_mut_ptr() as usize, 8, 0, 0, 0, 0],
+        );
+    }
+    let mut value = u64::from_ne_bytes(random);
+    [(); 6].map(|()| {
+        let letter = LETTERS[usize::try_from(value % 62).unwrap_or(0)];
+        value /= 62;
+        letter
+    })
 }
 
 /// # Safety
@@ -392,7 +406,7 @@ unsafe fn with_random_name(
 /// The caller meets the requirements of mkostemps(3).
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `template` is a C string that may be written to, by the caller.
     unsafe { with_random_name(template, suffix, || calls::open(template, flags, 0o600)) }
 }
 
@@ -406,7 +420,7 @@ macro_rules! templates {
         #[no_mangle]
         pub unsafe extern "C" fn $name(template: *mut c_char, $($p: c_int),*) -> c_int {
             crate::guarded(|| {
-                // SAFETY: as the caller vouches.
+                // SAFETY: `template` is a C string that may be written to, by the caller.
                 unsafe {
                     if is_our_c_path(libc::AT_FDCWD, template) {
                         return make_file(template, $suffix, $flags);
@@ -436,7 +450,7 @@ templates! {
 #[no_mangle]
 pub unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `template` is a C string that may be written to, by the caller.
         unsafe {
             if !is_our_c_path(libc::AT_FDCWD, template) {
                 return next::mkdtemp().map_or(core::ptr::null_mut(), |f| f(template));

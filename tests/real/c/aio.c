@@ -182,6 +182,15 @@ static void lists(int fd)
 	CHECK(lio_listio(LIO_WAIT, list, 2, NULL) == -1 && errno == EIO, "one of two fails: EIO");
 	CHECK(aio_error(&cb[0]) == 0 && aio_return(&cb[0]) == 10 && aio_error(&cb[1]) == EBADF, "and each says how it went");
 	CHECK_FAILS(lio_listio(7, list, 1, NULL), EINVAL, "a bad mode: EINVAL");
+	struct aiocb **volatile none = NULL;
+	CHECK(lio_listio(LIO_WAIT, none, 0, NULL) == 0, "a list of nothing, at no address");
+	for (int i = 0; i < 2; i++) {
+		cb[i] = request(fd, NULL, 10, 0);
+		cb[i].aio_lio_opcode = LIO_READ;
+		list[i] = &cb[i];
+	}
+	CHECK(lio_listio(LIO_WAIT, list, 2, NULL) == -1 && errno == EIO, "reads to no address fail");
+	CHECK(aio_error(&cb[0]) == EFAULT && aio_error(&cb[1]) == EFAULT, "each with EFAULT");
 }
 
 static void mixed(void)

@@ -92,6 +92,27 @@ static void by_sockets(void)
 	close(dir);
 }
 
+/* Lengths that control data does not have: nothing past its end is taken for a descriptor. */
+static void bad_lengths(void)
+{
+	int pair[2];
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	struct iovec vector = {"x", 1};
+	struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	control.header.cmsg_len = 1;
+	CHECK_FAILS(sendmsg(pair[0], &message, 0), EINVAL, "a header of one byte: EINVAL");
+	control.header.cmsg_len = (size_t)1 << 40;
+	CHECK_FAILS(sendmsg(pair[0], &message, 0), EINVAL, "descriptors past the end of the control data: EINVAL");
+	message.msg_control = (void *)8;
+	CHECK_FAILS(sendmsg(pair[0], &message, 0), EFAULT, "control data at no address: EFAULT");
+	close(pair[0]);
+	close(pair[1]);
+}
+
 /* The kernel's aio: each request is done or refused. */
 static void by_aio(void)
 {
@@ -214,6 +235,7 @@ int main(int argc, char **argv)
 	put_text(in_dir("digits"), "0123456789");
 	MUST(mkdir(in_dir("sub"), 0755) == 0);
 	by_sockets();
+	bad_lengths();
 	by_aio();
 	rings();
 	return check_end();

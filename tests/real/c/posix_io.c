@@ -3,7 +3,10 @@
  * processes is in processes.c, what must fail in errnos.c.
  */
 #include "check.h"
+#include <limits.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
 
@@ -246,6 +249,55 @@ static void strided(void)
 	close(fd);
 }
 
+#ifdef __GLIBC__
+/* What a compiler calls that knows the size of a buffer, the last argument. */
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
+ssize_t __readlink_chk(const char *, char *, size_t, size_t);
+char *__getcwd_chk(char *, size_t, size_t);
+char *__realpath_chk(const char *, char *, size_t);
+
+/* Makes the call in a child, with `have` bytes of room; returns the signal that ended it. */
+static int fortified(int call, size_t have)
+{
+	pid_t child = fork();
+	int status = 0;
+	MUST(child >= 0);
+	if (child == 0) {
+		static char room[PATH_MAX];
+		struct rlimit none = {0, 0};
+		int fd = open("digits", O_RDONLY);
+		ssize_t done = -1;
+		setrlimit(RLIMIT_CORE, &none);
+		close(2);
+		switch (call) {
+		case 0: done = __read_chk(fd, room, 10, have); break;
+		case 1: done = __pread_chk(fd, room, 10, 0, have); break;
+		case 2: done = __readlink_chk("link", room, 10, have); break;
+		case 3: done = __getcwd_chk(room, PATH_MAX, have) ? 0 : -1; break;
+		case 4: done = __realpath_chk("digits", room, have) ? 0 : -1; break;
+		}
+		_exit(done < 0);
+	}
+	MUST(waitpid(child, &status, 0) == child);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
+}
+
+static void overflows(void)
+{
+	static const char *const names[] = {"read", "pread", "readlink", "getcwd", "realpath"};
+	MUST(chdir(check_dir) == 0);
+	put_text("digits", "0123456789");
+	MUST(symlink("digits", "link") == 0);
+	for (int call = 0; call < 5; call++) {
+		CHECK(fortified(call, PATH_MAX) == 0, "a fortified %s with room", names[call]);
+		CHECK(fortified(call, 5) == SIGABRT, "and one without ends the program");
+	}
+}
+#else
+static void overflows(void) {}
+#endif
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -258,5 +310,6 @@ int main(int argc, char **argv)
 	copying();
 	many_small_writes();
 	strided();
+	overflows();
 	return check_end();
 }
