@@ -6,13 +6,13 @@ use core::ffi::{c_char, c_int, c_void};
 
 use weir_client::process::process;
 
+use crate::launch::fork;
 use crate::{calls, ending, names, raw};
 
 mod next {
     use super::{c_char, c_int, c_void};
 
     crate::next::next_fn! {
-        fork: fn() -> libc::pid_t;
         daemon: fn(c_int, c_int) -> c_int;
         login_tty: fn(c_int) -> c_int;
         openpty: fn(*mut c_int, *mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
@@ -21,11 +21,6 @@ mod next {
 }
 
 pub use next::resolve_all as resolve;
-
-unsafe fn fork() -> libc::pid_t {
-    // SAFETY: as the caller vouches.
-    unsafe { next::fork().map_or(-1, |f| f()) }
-}
 
 /// Makes standard input, output and error duplicates of `fd`.
 unsafe fn onto_standard(fd: c_int) -> c_int {
@@ -114,7 +109,8 @@ pub unsafe extern "C" fn openpty(
     window: *const c_void,
 ) -> c_int {
     crate::guarded(|| {
-        // SAFETY: as the caller vouches; where the call succeeds there are two.
+        // SAFETY: the arguments are those of openpty(3), by the caller; a call that succeeds has
+        // stored both descriptors.
         unsafe {
             let done = next::openpty().map_or_else(crate::fail_with_enosys, |f| {
                 f(master, slave, name, terminal, window)
@@ -141,7 +137,8 @@ pub unsafe extern "C-unwind" fn forkpty(
     window: *const c_void,
 ) -> libc::pid_t {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `name`, `terminal` and `window` are those of openpty(3), and `master` has room for a
+    // descriptor, by the caller.
     unsafe {
         if !process().is_active() {
             return next::forkpty().map_or_else(crate::fail_with_enosys, |f| {

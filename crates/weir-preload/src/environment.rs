@@ -97,7 +97,8 @@ pub(crate) unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CSt
         return Vec::new();
     };
     // The loader uses the last of two entries of a name, libc the first.
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller; the value is
+    // used in this function only.
     let value = |name: &'static CStr| unsafe {
         let mut values = values_of(envp, name);
         match name == PRELOAD {
@@ -151,7 +152,7 @@ pub(crate) unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CSt
 ///
 /// `envp` is null or a null-terminated array of C strings.
 pub(crate) unsafe fn keeps_us_out(envp: Strings) -> bool {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     unsafe {
         let instance = values_of(envp, INSTANCE).next();
         let preload = values_of(envp, PRELOAD).last();
@@ -167,7 +168,8 @@ pub(crate) unsafe fn keeps_us_out(envp: Strings) -> bool {
 pub(crate) unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_char> {
     let mut at = envp;
     core::iter::from_fn(move || {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `at` is null or an element of the caller's array: it does not pass the null that
+        // ends it.
         let entry = unsafe { at.as_ref() }.copied().filter(|e| !e.is_null())?;
         at = at.wrapping_add(1);
         Some(entry)
@@ -178,7 +180,7 @@ pub(crate) unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_cha
 ///
 /// See `entries`; the strings live as long as the values are used.
 unsafe fn values_of<'a>(envp: Strings, name: &'static CStr) -> impl Iterator<Item = &'a [u8]> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is such an array, and its strings outlive the values, by the caller.
     unsafe { entries(envp).filter_map(move |entry| value_in(entry, name)) }
 }
 
@@ -188,7 +190,7 @@ unsafe fn values_of<'a>(envp: Strings, name: &'static CStr) -> impl Iterator<Ite
 ///
 /// `entry` is a C string, which lives as long as the value is used.
 pub(crate) unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&'a [u8]> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `entry` is a C string that outlives the value, by the caller.
     let rest = unsafe { bytes_of(entry) }?.strip_prefix(name.to_bytes())?;
     rest.strip_prefix(b"=")
 }
@@ -199,7 +201,7 @@ pub(crate) unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&
 ///
 /// `envp` is null or a null-terminated array of C strings.
 unsafe fn completed(envp: Strings, inherits: bool) -> Option<Environment> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     let lacking = unsafe { lacking(envp, inherits) };
     if lacking.is_empty() {
         return None;
@@ -209,7 +211,7 @@ unsafe fn completed(envp: Strings, inherits: bool) -> Option<Environment> {
     };
     let owned: Vec<CString> = lacking.iter().filter_map(entry).collect();
     let mut pointers: Vec<_> = owned.iter().map(|entry| entry.as_ptr()).collect();
-    // SAFETY: as the caller vouches.
+    // SAFETY: as for `lacking`; `pointers` is used only while the strings live, by the caller.
     unsafe {
         let mut at = envp;
         while !at.is_null() && !(*at).is_null() {
@@ -241,7 +243,7 @@ pub(crate) unsafe fn with_environment<T>(
     exec: impl FnOnce(Strings) -> T,
 ) -> Result<T, Errno> {
     let inherits = attempt(|| process().forks.before_exec())?;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     unsafe { with_variables(envp, inherits, exec) }
 }
 
@@ -256,7 +258,7 @@ pub(crate) unsafe fn with_variables<T>(
     inherits: bool,
     start: impl FnOnce(Strings) -> T,
 ) -> Result<T, Errno> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     let environment = attempt(|| unsafe { completed(envp, inherits) })?;
     Ok(start(
         environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()),

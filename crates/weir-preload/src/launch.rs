@@ -34,7 +34,8 @@ pub fn resolve() {
 ///
 /// The caller meets the requirements of fork(2).
 pub(crate) unsafe fn fork() -> libc::pid_t {
-    // SAFETY: as the caller vouches.
+    // SAFETY: what a child of fork may do if the process has several threads is the caller's to
+    // keep to.
     unsafe { next::fork().map_or(-1, |f| f()) }
 }
 
@@ -45,7 +46,7 @@ pub(crate) unsafe fn fork() -> libc::pid_t {
 /// The caller meets the requirements of fork(2).
 #[no_mangle]
 pub unsafe extern "C" fn vfork() -> libc::pid_t {
-    // SAFETY: as the caller vouches.
+    // SAFETY: a caller of vfork(2) does less in the child than fork(2) allows.
     unsafe { fork() }
 }
 
@@ -141,7 +142,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let _ends = crate::EndsByPanic;
     // libc waits for the child from inside, so our locks are not held meanwhile.
     let done = around_fork(|| ()).and_then(|()| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `command` is null or a C string, by the caller.
         in_own_environment(|| unsafe { next::system().map_or(-1, |f| f(command)) })
     });
     done.unwrap_or_else(|errno| {
@@ -162,7 +163,8 @@ pub unsafe extern "C-unwind" fn popen(
 ) -> *mut libc::FILE {
     let _ends = crate::EndsByPanic;
     let made = around_fork(|| {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `command` and `mode` are C strings, by the caller; what comes back is null or a
+        // FILE of libc's.
         in_own_environment(|| unsafe {
             stdio::note_stream(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
         })

@@ -37,7 +37,8 @@ macro_rules! watched {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments meet the C function's requirements, by the caller; `f` is the
+            // next function of this name.
             let done = next::$name().map_or_else(crate::fail_with_enosys, |f| unsafe { f($($p),*) });
             changed($resource);
             done
@@ -59,7 +60,7 @@ watched! {
 /// The arguments must be valid for the system call.
 pub unsafe fn set(resource: c_int, new: usize) -> c_long {
     let arguments = crate::next::six([resource as usize, new]);
-    // SAFETY: as the caller vouches.
+    // SAFETY: `new` is an argument of setrlimit(2), by the caller.
     let done = raw::outcome(unsafe { raw::syscall(libc::SYS_setrlimit, arguments) });
     changed(resource);
     done as c_long
@@ -72,7 +73,7 @@ pub unsafe fn set(resource: c_int, new: usize) -> c_long {
 /// The arguments must be valid for the system call.
 pub unsafe fn get_and_set(process: usize, resource: c_int, new: usize, old: usize) -> c_long {
     let arguments = crate::next::six([process, resource as usize, new, old]);
-    // SAFETY: as the caller vouches.
+    // SAFETY: `new` and `old` are arguments of prlimit(2), by the caller.
     let done = raw::outcome(unsafe { raw::syscall(libc::SYS_prlimit64, arguments) });
     changed(resource);
     done as c_long

@@ -53,7 +53,8 @@ macro_rules! pairs {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: the caller vouches for the arguments; where the call succeeds there are two.
+            // SAFETY: the arguments meet the C function's requirements, by the caller; `next` has
+            // this signature. A call that succeeds has stored two descriptors.
             unsafe {
                 let next = pairs::$name.get();
                 let done = match next.is_null() {
@@ -112,7 +113,7 @@ pub use others::resolve_all as resolve_others;
 #[no_mangle]
 pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `name` is a C string, by the caller.
     unsafe {
         match others::shm_open() {
             Some(f) => note_made(f(name, flags, mode)),
@@ -123,8 +124,12 @@ pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode
 
 /// `shm_open(3)` for glibc before 2.34, which has it in a library that this program did not load into
 /// the global scope.
+///
+/// # Safety
+///
+/// `name` is null or a C string.
 unsafe fn shm_open_here(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `name` is null or a C string, by the caller.
     let name = unsafe { crate::bytes_of(name) }.unwrap_or_default();
     let name = &name[name.iter().take_while(|byte| **byte == b'/').count()..];
     if name.is_empty() || name.contains(&b'/') {
@@ -150,7 +155,8 @@ pub unsafe extern "C-unwind" fn mq_open(
     attributes: *mut c_void,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `name` is a C string, and `attributes` is what mq_open(3) takes with these flags, by
+    // the caller.
     unsafe {
         others::mq_open().map_or_else(crate::fail_with_enosys, |f| {
             note_made(f(name, flags, mode, attributes))

@@ -44,23 +44,21 @@ pub unsafe fn map(
     } else {
         None
     };
-    match ours {
-        Some(Ok(Mapping::Kernel { fd, is_kept })) => {
-            // SAFETY: as the caller vouches.
-            let place = unsafe { from_kernel(address, length, protection, flags, fd, offset) };
-            if !is_kept {
-                let _ = weir_client::kernel::close(fd);
+    // SAFETY: the range is free, or the caller's to replace (MAP_FIXED), by the caller.
+    unsafe {
+        match ours {
+            Some(Ok(Mapping::Kernel { fd, is_kept })) => {
+                let place = from_kernel(address, length, protection, flags, fd, offset);
+                if !is_kept {
+                    let _ = weir_client::kernel::close(fd);
+                }
+                place
             }
-            place
+            Some(Ok(Mapping::Copy)) => private(address, length, protection, flags, fd, offset),
+            Some(Err(errno)) => failed(errno),
+            // Not weir's, or closed without a call of ours.
+            None => from_kernel(address, length, protection, flags, fd, offset),
         }
-        // SAFETY: as the caller vouches.
-        Some(Ok(Mapping::Copy)) => unsafe {
-            private(address, length, protection, flags, fd, offset)
-        },
-        Some(Err(errno)) => failed(errno),
-        // Not weir's, or closed without a call of ours.
-        // SAFETY: as the caller vouches.
-        None => unsafe { from_kernel(address, length, protection, flags, fd, offset) },
     }
 }
 
@@ -76,7 +74,8 @@ unsafe fn from_kernel(
     offset: off_t,
 ) -> *mut c_void {
     // Allocators map before any constructor has run: no lookup then.
-    // SAFETY: as the caller vouches.
+    // SAFETY: the range is free, or the caller's to replace (MAP_FIXED), by the caller; the kernel
+    // checks the rest.
     unsafe {
         raw::outcome(raw::syscall(
             libc::SYS_mmap,
@@ -109,19 +108,18 @@ unsafe fn private(
     if offset % 4096 != 0 || length == 0 {
         return failed(Errno::INVAL);
     }
-    match process().mappings.copy_to_map(fd, offset, length) {
-        Some(Ok(copy)) => {
-            // SAFETY: as the caller vouches.
-            let place = unsafe { from_kernel(address, length, protection, flags, copy, 0) };
-            let _ = weir_client::kernel::close(copy);
-            place
+    // SAFETY: the range is free, or the caller's to replace (MAP_FIXED), by the caller.
+    unsafe {
+        match process().mappings.copy_to_map(fd, offset, length) {
+            Some(Ok(copy)) => {
+                let place = from_kernel(address, length, protection, flags, copy, 0);
+                let _ = weir_client::kernel::close(copy);
+                place
+            }
+            Some(Err(Errno::FBIG)) => anonymous(address, length, protection, flags, fd, offset),
+            Some(Err(errno)) => failed(errno),
+            None => failed(Errno::BADF),
         }
-        Some(Err(Errno::FBIG)) => {
-            // SAFETY: as the caller vouches.
-            unsafe { anonymous(address, length, protection, flags, fd, offset) }
-        }
-        Some(Err(errno)) => failed(errno),
-        None => failed(Errno::BADF),
     }
 }
 
@@ -175,7 +173,7 @@ macro_rules! mmaps {
             offset: off_t,
         ) -> *mut c_void {
             crate::guarded(|| {
-                // SAFETY: as the caller vouches.
+                // SAFETY: the range is free, or the caller's to replace (MAP_FIXED), by the caller.
                 unsafe { map(address, length, protection, flags, fd, offset) }
             })
         }

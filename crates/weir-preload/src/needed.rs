@@ -24,7 +24,7 @@ const BY_NUMBER: &[u8] = b"/proc/self/fd/";
 ///
 /// `envp` is null or a null-terminated array of C strings.
 unsafe fn library_path(envp: Strings) -> Vec<Vec<u8>> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     let named = unsafe { entries(envp).find_map(|entry| value_in(entry, LIBRARY_PATH)) };
     let dirs = named.unwrap_or_default().split(|byte| b":;".contains(byte));
     dirs.filter(|dir| !dir.is_empty())
@@ -38,7 +38,7 @@ unsafe fn library_path(envp: Strings) -> Vec<Vec<u8>> {
 ///
 /// See `library_path`.
 pub(crate) unsafe fn looks_in_weir(envp: Strings) -> bool {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
     let dirs = unsafe { library_path(envp) };
     dirs.iter().any(|dir| load::is_our_directory(dir))
 }
@@ -87,7 +87,7 @@ impl Copies {
 ///
 /// # Safety
 ///
-/// `envp` meets the requirements of execve(2).
+/// `envp` is null or a null-terminated array of C strings.
 pub(crate) unsafe fn with_libraries(
     program: c_int,
     path: &CStr,
@@ -95,7 +95,7 @@ pub(crate) unsafe fn with_libraries(
     exec: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     let mut copies = Copies {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `envp` is null or a null-terminated array of C strings, by the caller.
         library_path: unsafe { library_path(envp) },
         found: Vec::new(),
     };
@@ -103,7 +103,8 @@ pub(crate) unsafe fn with_libraries(
     if copies.found.is_empty() {
         return exec(envp);
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `envp` is null or a null-terminated array of C strings, which outlive `exec`, by the
+    // caller.
     let (others, before) = unsafe {
         let is_named = |entry: &*const c_char| value_in(*entry, PRELOAD).is_some();
         let others: Vec<_> = entries(envp).filter(|entry| !is_named(entry)).collect();

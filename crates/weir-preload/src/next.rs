@@ -117,12 +117,13 @@ macro_rules! interpose {
             }
             let next = next::$name.get();
             if next.is_null() {
-                // SAFETY: the caller vouches for the arguments.
+                // SAFETY: the arguments meet the C function's requirements, by the caller, which
+                // are those of the system call.
                 let result = unsafe { $crate::raw::outcome($crate::raw::syscall($number, $crate::next::six([$($a as usize),*]))) } as $r;
                 return $crate::next::interpose!(@given $r result);
             }
-            // SAFETY: the symbol of this name has this signature, and the caller
-            // vouches for the arguments.
+            // SAFETY: the symbol of this name has this signature, and the arguments meet its requirements, by the
+            // caller.
             let result = unsafe {
                 core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C-unwind" fn($($t),*) -> $r>(next)($($p),*)
             };

@@ -1,5 +1,6 @@
 //! System calls without libc, for the time before the next library's symbols are known.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_long};
 
 use rustix::io::Errno;
@@ -29,20 +30,24 @@ pub fn result(result: isize) -> Result<isize, Errno> {
 /// Sets the calling thread's errno.
 #[cold]
 pub fn set_errno(errno: Errno) {
-    // SAFETY: libc gives the address of this thread's errno, always valid.
-    unsafe { *libc::__errno_location() = errno.raw_os_error() }
+    errno_cell().set(errno.raw_os_error());
 }
 
 /// Restores the calling thread's errno to an earlier value of [`errno`]: also 0, which is no [`Errno`].
 pub fn restore_errno(saved: c_int) {
-    // SAFETY: as in `set_errno`.
-    unsafe { *libc::__errno_location() = saved }
+    errno_cell().set(saved);
 }
 
 /// The calling thread's errno.
 pub fn errno() -> c_int {
-    // SAFETY: as in `set_errno`.
-    unsafe { *libc::__errno_location() }
+    errno_cell().get()
+}
+
+/// The calling thread's errno. The reference cannot leave the thread.
+fn errno_cell() -> &'static Cell<c_int> {
+    // SAFETY: libc's answer is the address of this thread's errno, which lives as long as the thread. A Cell has
+    // the layout of what it holds, and is not shared between threads.
+    unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() }
 }
 
 /// A system call.
@@ -55,8 +60,8 @@ pub unsafe fn syscall(number: c_long, a: [usize; 6]) -> isize {
     #[cfg(target_arch = "x86_64")]
     {
         let result: isize;
-        // SAFETY: the caller vouches for the arguments; the kernel changes rax, rcx
-        // and r11 and nothing else.
+        // SAFETY: the arguments are valid for the system call, by the caller; the kernel changes
+        // rax, rcx and r11 only.
         unsafe {
             core::arch::asm!(
                 "syscall",
@@ -72,7 +77,8 @@ pub unsafe fn syscall(number: c_long, a: [usize; 6]) -> isize {
     #[cfg(target_arch = "aarch64")]
     {
         let result: isize;
-        // SAFETY: as above; the kernel changes x0 only.
+        // SAFETY: the arguments are valid for the system call, by the caller; the kernel changes x0
+        // only.
         unsafe {
             core::arch::asm!(
                 "svc 0",

@@ -65,18 +65,19 @@ static REPLACED: AtomicU32 = AtomicU32::new(0);
 ///
 /// The arguments must be valid for the system call.
 pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Request) -> c_long {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the kernel checks the context and all addresses; the requests and their buffers stay
+    // until they are done, by the caller.
     let kernel = |count: usize, from: *const *mut Request| unsafe {
         let arguments = next::six([context, count, from as usize]);
         raw::outcome(raw::syscall(libc::SYS_io_submit, arguments)) as c_long
     };
     let given = usize::try_from(count).unwrap_or(0);
     let ours = |nth: usize| {
-        // SAFETY: as the caller vouches: so many addresses of requests.
-        let request = unsafe { requests.add(nth).read() };
-        // SAFETY: as above.
-        let is_ours = crate::is_address(request) && crate::is_ours(unsafe { (*request).fd });
-        is_ours.then_some(request)
+        // SAFETY: `nth` is below `count`, and `requests` are `count` addresses, each of a request, by the caller.
+        unsafe {
+            let request = requests.add(nth).read();
+            (crate::is_address(request) && crate::is_ours((*request).fd)).then_some(request)
+        }
     };
     let is_looked_at = crate::is_address(requests) && process().is_active();
     if !is_looked_at || (0..given).all(|nth| ours(nth).is_none()) {
@@ -100,7 +101,8 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
     while handed_in < given && last == 1 {
         let one = requests.wrapping_add(handed_in);
         last = match ours(handed_in) {
-            // SAFETY: as the caller vouches.
+            // SAFETY: `ours` has found a request at this address; its addresses are as io_submit(2)
+            // requires, by the caller.
             Some(request) => match unsafe { done_at_once(&*request) } {
                 Ok(moved) => {
                     REPLACED.fetch_add(1, Ordering::SeqCst);
@@ -108,7 +110,7 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
                     // learns of its completion waits until the request is given back ([`events`]).
                     let original = unsafe { request.replace((*request).stand_in(null, moved)) };
                     let handed_in = kernel(1, one);
-                    // SAFETY: as above.
+                    // SAFETY: the request is still this call's, as for `replace` above.
                     unsafe { request.write(original) };
                     REPLACED.fetch_sub(1, Ordering::SeqCst);
                     handed_in
@@ -152,7 +154,7 @@ pub unsafe fn events(
         events as usize,
         timeout as usize,
     ];
-    // SAFETY: as the caller vouches.
+    // SAFETY: `events` has room for `most` events, and `timeout` is null or a time, by the caller.
     let told = unsafe { raw::syscall(libc::SYS_io_getevents, next::six(arguments)) };
     await_originals();
     raw::outcome(told) as c_long
@@ -205,7 +207,8 @@ unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
         return Err(Errno::INVAL);
     }
     let (fd, offset, flags) = (asked.fd, asked.offset, asked.rw_flags);
-    // SAFETY: as the caller vouches.
+    // SAFETY: the request's buffer, or the pieces that it names, are as its operation requires, by
+    // the caller.
     let moved = unsafe {
         match asked.operation {
             IOCB_CMD_PREAD | IOCB_CMD_PREADV => calls::preadv2(fd, pieces, count, offset, flags),
@@ -230,7 +233,7 @@ pub unsafe fn setup(entries: c_uint, parameters: *mut c_void) -> next::Descripto
     if let Some(refused) = process().refusals.io_uring() {
         return crate::finish(refused);
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `parameters` is null or a structure that the kernel may fill, by the caller.
     let made = unsafe {
         raw::syscall(
             libc::SYS_io_uring_setup,
@@ -274,7 +277,8 @@ macro_rules! rings {
             if address.is_null() {
                 return -libc::ENOSYS;
             }
-            // SAFETY: the symbol of this name has this signature, and the caller vouches for the arguments.
+            // SAFETY: the symbol of this name has this signature, and the arguments meet its requirements, by the
+            // caller.
             unsafe {
                 core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> c_int>(address)($($p),*)
             }

@@ -66,7 +66,8 @@ macro_rules! watched {
                 return libc::SIG_ERR;
             }
             match next::$next() {
-                // SAFETY: as the caller vouches.
+                // SAFETY: `handler` may run as a handler of this signal, by the caller; `next` is
+                // libc's function of this name.
                 Some(next) => unsafe { next(number, handler) },
                 None => libc::SIG_ERR,
             }
@@ -103,7 +104,8 @@ pub unsafe extern "C-unwind" fn sigaction(
         }
     }
     if let Some(next) = next::sigaction() {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `new` and `old` are null or actions, and a new one's function may run as a
+        // handler, by the caller.
         return unsafe { next(number, new, old) };
     }
     crate::fail_with_enosys()
@@ -121,6 +123,6 @@ pub unsafe extern "C-unwind" fn __sigaction(
     old: *mut Action,
 ) -> c_int {
     let _ends = crate::EndsByPanic;
-    // SAFETY: as the caller vouches.
+    // SAFETY: `new` and `old` are arguments of sigaction(2), by the caller.
     unsafe { sigaction(number, new, old) }
 }

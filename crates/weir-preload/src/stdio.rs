@@ -136,7 +136,7 @@ fn replace(table: usize) -> bool {
 /// `file` is a glibc FILE, or null.
 pub unsafe fn note_stream(file: *mut FILE) -> *mut FILE {
     if !file.is_null() {
-        // SAFETY: as the caller vouches.
+        // SAFETY: not null, so a FILE of glibc's, by the caller.
         crate::note_made(unsafe { fileno(file) });
     }
     file
@@ -160,7 +160,8 @@ unsafe fn fileno(file: *mut FILE) -> c_int {
 unsafe fn original<F: Copy>(slot: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
     let address = ORIGINAL[slot].load(Ordering::Relaxed);
-    // SAFETY: as the caller vouches: `patch` stored it before any of our functions could be reached.
+    // SAFETY: `F` is the type of this slot's functions, by the caller; `patch` stored one before
+    // any of ours could be reached.
     unsafe { core::mem::transmute_copy(&address) }
 }
 
@@ -314,13 +315,13 @@ unsafe fn stream_of(fd: c_int, mode: &Mode) -> *mut FILE {
 ///
 /// # Safety
 ///
-/// Two C strings.
+/// Each is null or a C string.
 unsafe fn open_stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
     if path.is_null() || mode.is_null() {
         return None;
     }
     crate::process()?;
-    // SAFETY: the caller vouches for both.
+    // SAFETY: both are C strings, by the caller, which live through the call.
     unsafe {
         if !crate::is_our_path(CStr::from_ptr(path)) {
             return None;
@@ -361,7 +362,8 @@ macro_rules! fopens {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `path` and `mode` are C strings, by the caller; what libc gives is a FILE or
+            // null.
             unsafe {
                 match open_stream(path, mode) {
                     Some(file) => file,
@@ -382,7 +384,8 @@ macro_rules! freopens {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `path` is null or a C string, `mode` is one, and `file` is an open FILE, by
+            // the caller.
             unsafe { super::reopen(path, mode, file, super::$name()) }
         }
     )*};
@@ -422,7 +425,7 @@ mod exported {
     #[no_mangle]
     pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         let _ends = crate::EndsByPanic;
-        // SAFETY: as the caller vouches.
+        // SAFETY: `mode` is a C string, by the caller.
         unsafe {
             if !is_ours(fd) {
                 return super::fdopen().map_or(core::ptr::null_mut(), |f| f(fd, mode));
@@ -440,12 +443,12 @@ mod exported {
 
 /// Returns true if a descriptor's access mode allows that of a stream; sets O_APPEND as fdopen(3) does.
 fn allows(fd: c_int, wanted: c_int) -> bool {
-    // SAFETY: two fcntl calls without pointers.
+    // SAFETY: F_GETFL takes no pointer.
     let flags = unsafe { calls::fcntl(fd, libc::F_GETFL, 0) };
     let access = flags & libc::O_ACCMODE;
     let fits = access == libc::O_RDWR || access == wanted & libc::O_ACCMODE;
     if fits && wanted & libc::O_APPEND != 0 && flags & libc::O_APPEND == 0 {
-        // SAFETY: as above.
+        // SAFETY: F_SETFL takes no pointer.
         unsafe { calls::fcntl(fd, libc::F_SETFL, (flags | libc::O_APPEND) as usize) };
     }
     flags >= 0 && fits
@@ -469,7 +472,8 @@ unsafe fn reopen(
     let Some(next) = next else {
         return core::ptr::null_mut();
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: `path` is null or a C string, `mode` is one, and `file` is an open FILE, by the
+    // caller.
     unsafe {
         let old = fileno(file);
         let was_ours = is_ours(old);

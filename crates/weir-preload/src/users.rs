@@ -28,7 +28,8 @@ macro_rules! watched {
             pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
                 let _ends = crate::EndsByPanic;
                 $( becomes($effective); )?
-                // SAFETY: as the caller vouches.
+                // SAFETY: the arguments meet the C function's requirements, by the caller; `f` is
+                // the next function of this name.
                 let done = next::$name().map_or_else(crate::fail_with_enosys, |f| unsafe { f($($p),*) });
                 weir_client::process::process().user.credentials_changed();
                 done
@@ -72,7 +73,7 @@ macro_rules! by_number {
         /// The arguments must be valid for the system call.
         pub unsafe fn $name($a: usize, $b: usize, $c: usize) -> c_long {
             $( becomes($effective as uid_t); )?
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments are valid for the system call, by the caller.
             let done = raw::outcome(unsafe { raw::syscall(libc::$number, [$a, $b, $c, 0, 0, 0]) });
             weir_client::process::process().user.credentials_changed();
             done as c_long

@@ -62,7 +62,8 @@ macro_rules! walks {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches; a function of three arguments does not look at the fourth.
+            // SAFETY: `path` is null or a C string, and `visit` takes ftw(3)'s arguments, by the
+            // caller; a function of three does not look at the fourth.
             unsafe {
                 match crate::is_active() {
                     true => Walk::begin(path, visit, open, 0, true),
@@ -79,7 +80,8 @@ macro_rules! walks {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $full(path: *const c_char, visit: Visit, open: c_int, flags: c_int) -> c_int {
             let _ends = crate::EndsByPanic;
-            // SAFETY: as the caller vouches.
+            // SAFETY: `path` is null or a C string, and `visit` takes nftw(3)'s arguments, by the
+            // caller.
             unsafe {
                 match crate::is_active() {
                     true => Walk::begin(path, visit, open, flags, false),
@@ -134,7 +136,7 @@ impl Walk {
         flags: c_int,
         plain: bool,
     ) -> c_int {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `path` is no address of the program or a C string, by the caller.
         let given = unsafe { bytes_of(path) }.unwrap_or_default();
         if flags & !ALL_FLAGS != 0 {
             raw::set_errno(Errno::INVAL);
@@ -263,7 +265,8 @@ impl Walk {
             kind => kind,
         };
         let path = c_string(&self.path);
-        // SAFETY: as the caller of ftw vouches.
+        // SAFETY: `visitor` is the function that the caller of ftw(3) or nftw(3) passed, and takes
+        // these arguments.
         match unsafe { (self.visitor)(path.as_ptr(), stat, kind, &raw mut self.at) } {
             0 => Ok(()),
             code => Err(WalkEnded(code)),
