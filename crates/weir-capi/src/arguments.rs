@@ -1,6 +1,7 @@
 //! Checks of the arguments from C: null pointers, long paths, lists.
 
 use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
 
 use rustix::io::Errno;
 use weir_client::library::{FileTransfer, Piece, Whence};
@@ -22,37 +23,55 @@ pub unsafe fn path<'a>(path: *const c_char) -> Result<&'a [u8], Errno> {
     if !is_address(path) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: as the caller vouches; no byte behind the NUL is read.
-    let length = unsafe { libc::strnlen(path, PATH_MAX) };
-    if length == PATH_MAX {
-        return Err(Errno::NAMETOOLONG);
+    // SAFETY: the address can be the program's, so a C string is there, by the caller; no byte behind its NUL is
+    // read, and `length` bytes are before it.
+    unsafe {
+        let length = libc::strnlen(path, PATH_MAX);
+        if length == PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        Ok(core::slice::from_raw_parts(path.cast(), length))
     }
-    // SAFETY: so many bytes are before the NUL.
-    Ok(unsafe { core::slice::from_raw_parts(path.cast(), length) })
-}
-
-/// As much of a path as can be shown.
-///
-/// # Safety
-///
-/// As for [`path`].
-pub unsafe fn shown<'a>(text: *const c_char) -> &'a [u8] {
-    // SAFETY: as the caller vouches.
-    unsafe { path(text) }.unwrap_or(b"")
 }
 
 /// The elements of a caller's list of pieces.
 ///
 /// # Safety
 ///
-/// As for [`elements`]; they are nobody else's while the result is used.
+/// As for [`elements`]; no other code uses them while the result is used.
 pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errno> {
-    // SAFETY: as the caller vouches.
-    let checked = unsafe { elements(list.cast_const(), count, MAX_PIECES) }?;
-    match checked.len() {
+    match checked_count(list, count, MAX_PIECES)? {
         0 => Ok(&mut []),
-        // SAFETY: so many are there, and nobody else's.
+        // SAFETY: the address is aligned and can be the program's, so `count` pieces are there that no other code
+        // uses, by the caller.
         count => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
+    }
+}
+
+/// Room for up to `count` results.
+///
+/// # Safety
+///
+/// `room` is no address of the program's, or has room for `count` of them, which no other code uses while the
+/// result is used.
+pub unsafe fn room<'a, T>(room: *mut T, count: usize) -> Result<&'a mut [MaybeUninit<T>], Errno> {
+    let most = isize::MAX.unsigned_abs() / size_of::<T>().max(1);
+    match checked_count(room, count.min(most), most)? {
+        0 => Ok(&mut []),
+        // SAFETY: the address is aligned and can be the program's, so there is room for `count`, by the caller; no
+        // slice is longer than isize::MAX.
+        count => Ok(unsafe { core::slice::from_raw_parts_mut(room.cast(), count) }),
+    }
+}
+
+/// The number of a list's elements. EFAULT: no element can be at its address. EINVAL: there are more than `most`,
+/// or the address is not aligned.
+fn checked_count<T>(list: *const T, count: usize, most: usize) -> Result<usize, Errno> {
+    match is_address(list) {
+        _ if count == 0 => Ok(0),
+        false => Err(Errno::FAULT),
+        true if count > most || !list.is_aligned() => Err(Errno::INVAL),
+        true => Ok(count),
     }
 }
 
@@ -62,12 +81,10 @@ pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errn
 ///
 /// `list` is no address of the program's, or `count` elements are there while the result is used.
 pub unsafe fn elements<'a, T>(list: *const T, count: usize, most: usize) -> Result<&'a [T], Errno> {
-    match is_address(list) {
-        _ if count == 0 => Ok(&[]),
-        false => Err(Errno::FAULT),
-        true if count > most || !list.is_aligned() => Err(Errno::INVAL),
-        // SAFETY: as the caller vouches; it is aligned.
-        true => Ok(unsafe { core::slice::from_raw_parts(list, count) }),
+    match checked_count(list, count, most)? {
+        0 => Ok(&[]),
+        // SAFETY: the address is aligned and can be the program's, so `count` elements are there, by the caller.
+        count => Ok(unsafe { core::slice::from_raw_parts(list, count) }),
     }
 }
 
@@ -75,15 +92,15 @@ pub unsafe fn elements<'a, T>(list: *const T, count: usize, most: usize) -> Resu
 ///
 /// # Safety
 ///
-/// Their paths are as for [`path`].
+/// The paths of each entry are as for [`path`].
 pub unsafe fn transfers(list: &[TransferEntry]) -> Result<Vec<FileTransfer>, Errno> {
+    // SAFETY: the paths of an entry are no address of the program's or C strings, by the caller.
+    let copied = |name: *const c_char| unsafe { path(name) }.map(<[u8]>::to_vec);
     let file = |transfer: &TransferEntry| {
         let removes_source = removes_source(transfer.mode);
         Ok(FileTransfer {
-            // SAFETY: as the caller vouches.
-            source: unsafe { path(transfer.source) }?.to_vec(),
-            // SAFETY: as the caller vouches.
-            target: unsafe { path(transfer.destination) }?.to_vec(),
+            source: copied(transfer.source)?,
+            target: copied(transfer.destination)?,
             removes_source: removes_source
                 .filter(|_| transfer.reserved == 0)
                 .ok_or(Errno::INVAL)?,
@@ -135,7 +152,7 @@ pub unsafe fn whence<'a>(io: &Io) -> Result<Whence<'a>, Errno> {
     if io.path.is_null() {
         return Ok(Whence::Fd(io.fd));
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: the path is no address of the program's or a C string, by the caller.
     unsafe { path(io.path) }.map(Whence::Path)
 }
 
@@ -151,7 +168,7 @@ pub unsafe fn pieces<'a, B>(
     list.iter()
         .map(|io| {
             Ok(Piece {
-                // SAFETY: as the caller vouches.
+                // SAFETY: the element's path is as for `path`, by the caller.
                 whence: unsafe { whence(io) }?,
                 offset: io.offset,
                 bytes: bytes(io),
@@ -194,7 +211,6 @@ mod tests {
             assert_eq!(path(c"/weir/x".as_ptr()), Ok(&b"/weir/x"[..]));
             let endless = vec![b'x'; PATH_MAX];
             assert_eq!(path(endless.as_ptr().cast()), Err(Errno::NAMETOOLONG));
-            assert_eq!(shown(ptr::null()), b"");
         }
     }
 
@@ -231,6 +247,20 @@ mod tests {
             let many = list(&raw mut one, MAX_PIECES + 1);
             assert_eq!(many.err(), Some(Errno::INVAL));
         }
+    }
+
+    #[test]
+    fn room_for_results_is_checked() {
+        let mut results = [0u32; 4];
+        let first = results.as_mut_ptr();
+        // SAFETY: null, no address, or room for as many as are written.
+        unsafe {
+            assert!(room(ptr::null_mut::<u32>(), 0).unwrap().is_empty());
+            assert_eq!(room(ptr::null_mut::<u32>(), 1).err(), Some(Errno::FAULT));
+            assert_eq!(room(first.byte_add(1), 1).err(), Some(Errno::INVAL));
+            room(first, 4).unwrap()[3].write(7);
+        }
+        assert_eq!(results, [0, 0, 0, 7]);
     }
 
     #[test]

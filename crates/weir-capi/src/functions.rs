@@ -13,10 +13,9 @@ use libc::{mode_t, size_t};
 use rustix::io::Errno;
 use weir_client::bugs::{contain, report_panics};
 use weir_client::library::{self, Whence, MOST_FILES};
-use weir_client::sys::is_address;
 
 use crate::arguments::{
-    check_buffers, elements, list, path, pieces, result, shown, time_limit, transfers,
+    check_buffers, elements, list, path, pieces, result, room, time_limit, transfers,
 };
 use crate::message::{answer, last, meaning};
 use crate::types::{
@@ -133,22 +132,25 @@ macro_rules! functions {
             #[doc = concat!("`", stringify!($name), "` of weir.h.")]
             #[no_mangle]
             pub unsafe extern "C" fn $name($($p: $t),*) -> $r {
-                // SAFETY: the caller owes what weir.h says.
+                // SAFETY: the arguments are as weir.h says, by the caller; the table's function has this signature.
                 unsafe { (functions().$name)($($p),*) }
             }
         )*
     };
 }
 
-/// Does `work` with a path, in the state that is attached.
+/// Does `work` with a path, in the state that is attached if it names that.
 macro_rules! with_path {
-    ($name:literal, $path:ident, |$process:ident, $bytes:ident| $work:expr) => {{
-        // SAFETY: the caller owes a C string.
-        let given = unsafe { path($path) };
-        let done = given.and_then(|$bytes| {
+    ($name:literal, $path:ident, |$process:ident, $bytes:ident| $work:expr) => {
+        with_path!($name, $path, |$bytes| {
             let $process = library::current()?;
             $work
-        });
+        })
+    };
+    ($name:literal, $path:ident, |$bytes:ident| $work:expr) => {{
+        // SAFETY: the path is null or a C string that lives through the call, by the caller.
+        let given = unsafe { path($path) };
+        let done = given.and_then(|$bytes| $work);
         answer($name, given.unwrap_or(b""), done)
     }};
 }
@@ -167,6 +169,8 @@ functions! {
     }
 
     fn weir_attach(instance: *const c_char) -> c_int {
+        // SAFETY: `instance` is null or a C string that lives through the call, by the caller.
+        let named = (!instance.is_null()).then(|| unsafe { path(instance) });
         let attach = || {
             if MISFIT.load(Ordering::Acquire) {
                 return Err(Errno::PROTO);
@@ -174,15 +178,10 @@ functions! {
             if has_interposer() {
                 weir_client::process::process().init();
             }
-            if instance.is_null() {
-                return library::attach(None);
-            }
-            // SAFETY: the caller owes a C string.
-            library::attach(Some(unsafe { path(instance) }?))
+            library::attach(named.transpose()?)
         };
         let done = attach().map(|()| 0);
-        // SAFETY: as above.
-        answer("weir_attach", unsafe { shown(instance) }, done)
+        answer("weir_attach", named.and_then(Result::ok).unwrap_or(b""), done)
     }
 
     fn weir_detach() -> c_int {
@@ -219,31 +218,25 @@ functions! {
 
     fn weir_stat(file: *const c_char, out: *mut Stat) -> c_int {
         with_path!("weir_stat", file, |process, path| {
-            if !is_address(out) {
-                return Err(Errno::FAULT);
-            }
-            let stat = Stat::from(&process.library.file_info(path)?);
-            // SAFETY: the caller owes room for one.
-            unsafe { out.write(stat) };
+            // SAFETY: `out` is null or has room for one, by the caller.
+            let out = unsafe { room(out, 1) }?;
+            out[0].write(Stat::from(&process.library.file_info(path)?));
             Ok(0)
         })
     }
 
-    fn weir_locate(file: *const c_char, out: *mut Location, room: size_t) -> c_int {
+    fn weir_locate(file: *const c_char, out: *mut Location, count: size_t) -> c_int {
         with_path!("weir_locate", file, |process, path| {
-            if !is_address(out) && room > 0 {
-                return Err(Errno::FAULT);
-            }
+            // SAFETY: `out` is null or has room for `count`, by the caller.
+            let out = unsafe { room(out, count) }?;
             let layout = process.library.layout_at(path)?;
-            for (i, (rank, tiers)) in layout.servers().take(room).enumerate() {
-                let location = Location {
+            for (place, (rank, tiers)) in out.iter_mut().zip(layout.servers()) {
+                place.write(Location {
                     rank: rank.into(),
                     reserved: 0,
                     memory_bytes: tiers.memory_bytes,
                     file_bytes: tiers.file_bytes,
-                };
-                // SAFETY: the caller owes room for so many.
-                unsafe { out.add(i).write(location) };
+                });
             }
             Ok(c_int::try_from(layout.servers().count()).unwrap_or(c_int::MAX))
         })
@@ -262,17 +255,17 @@ functions! {
     }
 
     fn weir_readv(first: *mut Io, count: size_t) -> c_int {
-        // SAFETY: the caller owes the list, its paths and buffers; buffers that are to be filled
-        // were seen to share no byte.
+        // SAFETY: the list is null or has `count` elements that only this call uses, by the caller.
         let done = unsafe { list(first, count) }.and_then(|ios| {
             check_buffers(ios, true)?;
-            let room = |io: &Io| match io.length {
-                0 => &mut [][..],
-                // SAFETY: as above.
-                length => unsafe { core::slice::from_raw_parts_mut(io.buffer.cast(), length) },
-            };
-            // SAFETY: as above.
-            let mut pieces = unsafe { pieces(ios, room) }?;
+            // SAFETY: an element's path is null or a C string, and its buffer has `length` bytes, by the caller;
+            // `check_buffers` saw that the buffers share no byte.
+            let mut pieces = unsafe {
+                pieces(ios, |io| match io.length {
+                    0 => &mut [][..],
+                    length => core::slice::from_raw_parts_mut(io.buffer.cast(), length),
+                })
+            }?;
             let done = library::read_list(&mut pieces);
             settle(ios, pieces.iter().map(|piece| (piece.whence, piece.done)), done)
         });
@@ -280,16 +273,17 @@ functions! {
     }
 
     fn weir_writev(first: *mut Io, count: size_t) -> c_int {
-        // SAFETY: the caller owes the list, its paths and buffers.
+        // SAFETY: the list is null or has `count` elements that only this call uses, by the caller.
         let done = unsafe { list(first, count) }.and_then(|ios| {
             check_buffers(ios, false)?;
-            let bytes = |io: &Io| match io.length {
-                0 => &[][..],
-                // SAFETY: as above.
-                length => unsafe { core::slice::from_raw_parts(io.buffer.cast_const().cast(), length) },
-            };
-            // SAFETY: as above.
-            let mut pieces = unsafe { pieces(ios, bytes) }?;
+            // SAFETY: an element's path is null or a C string, and its buffer has `length` bytes that are not
+            // written to meanwhile, by the caller.
+            let mut pieces = unsafe {
+                pieces(ios, |io| match io.length {
+                    0 => &[][..],
+                    length => core::slice::from_raw_parts(io.buffer.cast_const().cast(), length),
+                })
+            }?;
             let done = library::write_list(&mut pieces);
             settle(ios, pieces.iter().map(|piece| (piece.whence, piece.done)), done)
         });
@@ -298,9 +292,9 @@ functions! {
 
     fn weir_transfer_start(first: *const TransferEntry, count: size_t, transfer: *mut u64) -> c_int {
         let start = || {
-            // SAFETY: the caller owes the list and its paths.
+            // SAFETY: the list is null or has `count` entries, whose paths are null or C strings, by the caller.
             let files = unsafe { transfers(elements(first, count, MOST_FILES)?) }?;
-            // SAFETY: the caller owes room for a number.
+            // SAFETY: `transfer` is null or has room for a number, by the caller.
             unsafe { store_id(transfer, || library::start_transfer(files)) }
         };
         answer("weir_transfer_start", b"", start())
@@ -308,24 +302,24 @@ functions! {
 
     fn weir_prefetch(first: *const *const c_char, count: size_t, transfer: *mut u64) -> c_int {
         let start = || {
-            // SAFETY: the caller owes the list and its paths.
-            let paths = unsafe { elements(first, count, MOST_FILES) }?;
-            // SAFETY: as above.
-            let paths = paths.iter().map(|name| unsafe { path(*name) }.map(<[u8]>::to_vec));
-            let paths = paths.collect::<Result<Vec<_>, _>>()?;
-            // SAFETY: the caller owes room for a number.
+            // SAFETY: the list is null or has `count` paths, each null or a C string, by the caller.
+            let paths = unsafe {
+                let paths = elements(first, count, MOST_FILES)?.iter();
+                paths.map(|name| path(*name).map(<[u8]>::to_vec)).collect::<Result<Vec<_>, _>>()
+            }?;
+            // SAFETY: `transfer` is null or has room for a number, by the caller.
             unsafe { store_id(transfer, || library::start_prefetch(paths)) }
         };
         answer("weir_prefetch", b"", start())
     }
 
     fn weir_transfer_test(transfer: u64, results: *mut TransferResult, room: size_t) -> c_int {
-        // SAFETY: the caller owes room for so many results.
+        // SAFETY: `results` is null or has `room` of them, by the caller.
         unsafe { report("weir_transfer_test", transfer, Ok(Some(0)), results, room) }
     }
 
     fn weir_transfer_wait(transfer: u64, timeout_ms: c_int, results: *mut TransferResult, room: size_t) -> c_int {
-        // SAFETY: the caller owes room for so many results.
+        // SAFETY: `results` is null or has `room` of them, by the caller.
         unsafe { report("weir_transfer_wait", transfer, time_limit(timeout_ms), results, room) }
     }
 
@@ -334,25 +328,18 @@ functions! {
     }
 
     fn weir_drain_state(file: *const c_char, out: *mut FileDrain) -> c_int {
-        // SAFETY: the caller owes a C string.
-        let given = unsafe { path(file) };
-        let found = given.and_then(|path| {
-            if !is_address(out) {
-                return Err(Errno::FAULT);
-            }
-            let state = FileDrain::from(&library::find_drain_state(path)?);
-            // SAFETY: the caller owes room for one.
-            unsafe { out.write(state) };
+        with_path!("weir_drain_state", file, |path| {
+            // SAFETY: `out` is null or has room for one, by the caller.
+            let out = unsafe { room(out, 1) }?;
+            out[0].write(FileDrain::from(&library::find_drain_state(path)?));
             Ok(0)
-        });
-        answer("weir_drain_state", given.unwrap_or(b""), found)
+        })
     }
 
     fn weir_drain(file: *const c_char, timeout_ms: c_int) -> c_int {
-        // SAFETY: the caller owes a C string.
-        let given = unsafe { path(file) };
-        let drained = given.and_then(|path| library::drain(path, time_limit(timeout_ms)?));
-        answer("weir_drain", given.unwrap_or(b""), drained.map(|is_safe| c_int::from(!is_safe)))
+        with_path!("weir_drain", file, |path| {
+            library::drain(path, time_limit(timeout_ms)?).map(|is_safe| c_int::from(!is_safe))
+        })
     }
 
     fn weir_strerror(error: c_int) -> *const c_char {
@@ -374,12 +361,9 @@ unsafe fn store_id(
     start: impl FnOnce() -> Result<u64, Errno>,
 ) -> Result<c_int, Errno> {
     // Before the start: a transfer without a number could not be given up.
-    if !is_address(place) {
-        return Err(Errno::FAULT);
-    }
-    let id = start()?;
-    // SAFETY: as the caller vouches.
-    unsafe { place.write(id) };
+    // SAFETY: `place` is no address of the program's or has room for a number, by the caller.
+    let place = unsafe { room(place, 1) }?;
+    place[0].write(start()?);
     Ok(0)
 }
 
@@ -387,30 +371,28 @@ unsafe fn store_id(
 ///
 /// # Safety
 ///
-/// `results` is null or no address of the program's, or there is room for `room` of them.
+/// `results` is null or no address of the program's, or there is room for `count` of them.
 unsafe fn report(
     name: &str,
     transfer: u64,
     limit_ms: Result<Option<u32>, Errno>,
     results: *mut TransferResult,
-    room: usize,
+    count: usize,
 ) -> c_int {
-    let wanted = limit_ms.and_then(|limit_ms| {
-        if !results.is_null() && !is_address(results) && room > 0 {
-            return Err(Errno::FAULT);
+    let count = if results.is_null() { 0 } else { count };
+    // SAFETY: `results` is no address of the program's or has room for `count` of them, by the caller.
+    let wanted = limit_ms.and_then(|limit_ms| Ok((unsafe { room(results, count) }?, limit_ms)));
+    let report = wanted.and_then(|(places, limit_ms)| {
+        let report = library::await_transfer(transfer, limit_ms)?;
+        for (place, file) in places.iter_mut().zip(&report.files) {
+            place.write(file.into());
         }
-        library::await_transfer(transfer, limit_ms)
+        Ok(report)
     });
-    let report = match wanted {
+    let report = match report {
         Ok(report) => report,
         Err(errno) => return answer(name, b"", Err(errno)),
     };
-    if !results.is_null() {
-        for (i, file) in report.files.iter().take(room).enumerate() {
-            // SAFETY: as the caller vouches.
-            unsafe { results.add(i).write(file.into()) };
-        }
-    }
     let mut failed = report.files.iter().enumerate();
     match failed.find(|(_, file)| file.error != 0) {
         _ if !report.has_ended => 1,
