@@ -55,6 +55,17 @@ impl MemoryType {
         }
     }
 
+    /// True if memory has the elements of a part, by the count of a call's arguments. A derived datatype's are counted when
+    /// they are packed. `NC_COUNT_IGNORE` (-1): as many as the part.
+    pub fn has_elements(self, datatypes: &Datatypes, part: &Subarray) -> bool {
+        match self {
+            MemoryType::Flexible(count, datatype) if datatypes.element(datatype).is_some() => {
+                count == -1 || u64::try_from(count).ok() == part.elements()
+            }
+            MemoryType::Named(_) | MemoryType::Flexible(..) => true,
+        }
+    }
+
     /// The type of the elements. `None`: PnetCDF knows none of this kind.
     ///
     /// # Safety
@@ -70,7 +81,7 @@ impl MemoryType {
             MemoryType::Flexible(_, datatype) if datatypes.is_null(datatype) => {
                 Some(variable.external)
             }
-            // SAFETY: as the caller vouches.
+            // SAFETY: the datatype is valid, by the caller.
             MemoryType::Flexible(_, datatype) => unsafe { datatypes.elements_of(datatype) },
         }
     }
@@ -149,7 +160,7 @@ impl NamedPart {
         if rank > 0 && start.is_null() {
             return Err(NC_ENULLSTART);
         }
-        // SAFETY: as the caller vouches; each was found not to be null.
+        // SAFETY: neither list is null, and each has a number for every dimension, by the caller.
         let number = |list: *const Offset, dimension: usize| unsafe { *list.add(dimension) };
         let mut ranges = Vec::with_capacity(rank);
         for dimension in 0..rank {
@@ -195,12 +206,31 @@ pub fn memory_bytes(part: &Subarray, element: ElementType) -> Option<usize> {
         .filter(|bytes| isize::try_from(*bytes).is_ok())
 }
 
+/// True if a part's elements lie within the first `elements` of memory, by the distances of neighbours, as for [`gather`].
+///
+/// # Safety
+///
+/// There is a distance for every dimension.
+pub unsafe fn are_within(part: &Subarray, distances: *const Offset, elements: usize) -> bool {
+    let (mut lowest, mut highest) = (0_i128, 0_i128);
+    for (dimension, range) in part.0.iter().enumerate() {
+        // SAFETY: there is a distance for every dimension, by the caller.
+        let distance = i128::from(unsafe { *distances.add(dimension) });
+        let farthest = distance.saturating_mul(i128::from(range.count.saturating_sub(1)));
+        match farthest < 0 {
+            true => lowest = lowest.saturating_add(farthest),
+            false => highest = highest.saturating_add(farthest),
+        }
+    }
+    lowest >= 0 && u64::try_from(highest).is_ok_and(|highest| highest < elements as u64)
+}
+
 /// The elements of a part one after the other, of memory where the distances of neighbours are given for each dimension
 /// (`varm`), in elements.
 ///
 /// # Safety
 ///
-/// So many distances; the memory has the elements.
+/// There is a distance for every dimension; the memory has the elements.
 pub unsafe fn gather(
     part: &Subarray,
     element: ElementType,
@@ -209,7 +239,8 @@ pub unsafe fn gather(
 ) -> Vec<u8> {
     let bytes = element.bytes();
     let mut gathered = Vec::with_capacity(memory_bytes(part, element).unwrap_or(0));
-    // SAFETY: as the caller vouches.
+    // SAFETY: there is a distance for every dimension, and the memory has an element at each of
+    // them, by the caller.
     unsafe {
         for_elements(part, distances, |distance| {
             let from = memory.cast::<u8>().offset(distance * bytes.cast_signed());
@@ -223,7 +254,7 @@ pub unsafe fn gather(
 ///
 /// # Safety
 ///
-/// So many distances; the memory has room for the elements.
+/// There is a distance for every dimension; the memory has room for the elements.
 pub unsafe fn scatter(
     part: &Subarray,
     element: ElementType,
@@ -233,7 +264,8 @@ pub unsafe fn scatter(
 ) {
     let bytes = element.bytes();
     let mut elements = elements.chunks_exact(bytes);
-    // SAFETY: as the caller vouches.
+    // SAFETY: there is a distance for every dimension, and the memory has room for an element at
+    // each of them, by the caller.
     unsafe {
         for_elements(part, distances, |distance| {
             let from = elements.next().expect("one for each");
@@ -247,7 +279,7 @@ pub unsafe fn scatter(
 ///
 /// # Safety
 ///
-/// So many distances.
+/// There is a distance for every dimension.
 unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: impl FnMut(isize)) {
     if part.elements() == Some(0) {
         return;
@@ -256,7 +288,7 @@ unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: imp
     loop {
         let mut distance = 0;
         for (dimension, at) in at.iter().enumerate() {
-            // SAFETY: as the caller vouches.
+            // SAFETY: there is a distance for every dimension, by the caller.
             let step = unsafe { *distances.add(dimension) };
             distance += isize::try_from(step).unwrap_or(0) * isize::try_from(*at).unwrap_or(0);
         }
@@ -264,5 +296,22 @@ unsafe fn for_elements(part: &Subarray, distances: *const Offset, mut visit: imp
         if !advance(&mut at, |dimension| part.0[dimension].count) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_elements_are_within_memory_or_not() {
+        let part = Subarray([Range::new(0, 3), Range::new(0, 4)].into());
+        let within = |distances: [Offset; 2], elements| {
+            // SAFETY: a distance for each of two dimensions.
+            unsafe { are_within(&part, distances.as_ptr(), elements) }
+        };
+        assert!(within([4, 1], 12) && within([1, 3], 12));
+        assert!(!within([4, 1], 11) && !within([8, 1], 12));
+        assert!(!within([4, -1], 100) && !within([Offset::MAX, Offset::MAX], usize::MAX));
     }
 }

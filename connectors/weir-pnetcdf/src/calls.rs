@@ -42,7 +42,7 @@ around!("ncmpi__enddef", enddef_aligned(number: c_int, header: Offset, variables
     end_definitions(number, call)
 });
 
-unsafe fn end_definitions(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
+fn end_definitions(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let code = call();
     if code == NC_NOERR && !is_inside() {
         files::note_defined(number);
@@ -66,7 +66,7 @@ around!("ncmpi_fill_var_rec", fill_var_rec(number: c_int, variable: c_int, recor
 
 /// Flushes, calls PnetCDF, and notes that it succeeded. PnetCDF is called whatever became of the flush: other processes call it,
 /// too.
-unsafe fn flushed_and(
+fn flushed_and(
     number: c_int,
     call: impl FnOnce() -> c_int,
     note: impl FnOnce(&mut LoggedFile),
@@ -105,7 +105,7 @@ impl From<c_int> for FlushedFile {
 }
 
 /// Puts that were not waited for are taken back, as PnetCDF takes them back (its own burst buffer does them).
-unsafe fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
+fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
         file.agreed_records();
         let code = match file.mode {
@@ -172,7 +172,7 @@ impl LoggedFile {
     ///
     /// # Safety
     ///
-    /// As of PnetCDF's function.
+    /// The list has `count` numbers, if that is not negative, and room for as many statuses, or null.
     unsafe fn wait(&mut self, list: RequestList, is_collective: bool) -> c_int {
         let mut result = NC_NOERR;
         let end_put = |file: &mut LoggedFile, request| {
@@ -198,7 +198,8 @@ impl LoggedFile {
             result = first_error(result, self.flush(None));
         }
         let code = match is_any_left || !is_collective && !others.is_empty() {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller;
+            // the places come from `end_own`.
             true => unsafe { self.wait_for_others(list, &mut others, is_collective) },
             false => NC_NOERR,
         };
@@ -238,7 +239,8 @@ impl LoggedFile {
         };
         let mut others = Vec::new();
         for index in 0..count {
-            // SAFETY: as the caller vouches: so many numbers, and statuses, if there are any.
+            // SAFETY: `index` is below `count`, and the list has `count` numbers, and null or as
+            // many statuses, by the caller.
             unsafe {
                 let number = list.numbers.add(index);
                 let status = match self.requests.end_request(*number) {
@@ -273,7 +275,8 @@ impl LoggedFile {
             true => self.library.wait_all,
             false => self.library.wait,
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller;
+        // `others` are places of it.
         unsafe {
             with_others(list, others, |count, requests, statuses| {
                 wait(self.number, count, requests, statuses)
@@ -285,10 +288,11 @@ impl LoggedFile {
     ///
     /// # Safety
     ///
-    /// As of PnetCDF's function.
+    /// As [`LoggedFile::wait`].
     unsafe fn cancel_requests(&mut self, list: RequestList) -> c_int {
         let mut result = NC_NOERR;
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller; the
+        // places come from `end_own`.
         unsafe {
             // Elements that are in the log already stay there until it is cleared.
             let (others, is_all) = self.end_own(list, |_, _| NC_NOERR);
@@ -308,7 +312,7 @@ impl LoggedFile {
 ///
 /// # Safety
 ///
-/// As of PnetCDF's function.
+/// As [`LoggedFile::wait`]; `others` are places of the list.
 unsafe fn with_others(
     list: RequestList,
     others: &[usize],
@@ -317,11 +321,9 @@ unsafe fn with_others(
     if list.count < 0 {
         return call(list.count, list.numbers, list.statuses);
     }
-    // SAFETY: as the caller vouches.
-    let mut own: Vec<c_int> = others
-        .iter()
-        .map(|index| unsafe { *list.numbers.add(*index) })
-        .collect();
+    // SAFETY: each place is below the list's count, and the list has so many numbers, by the caller.
+    let number_at = |place: &usize| unsafe { *list.numbers.add(*place) };
+    let mut own: Vec<c_int> = others.iter().map(number_at).collect();
     let mut answers = vec![NC_NOERR; own.len()];
     let code = call(
         c_int::try_from(own.len()).unwrap_or(0),
@@ -329,7 +331,8 @@ unsafe fn with_others(
         answers.as_mut_ptr(),
     );
     for ((index, number), answer) in others.iter().zip(own).zip(answers) {
-        // SAFETY: as above.
+        // SAFETY: each place is below the list's count, and the list has `count` numbers, and null
+        // or as many statuses, by the caller.
         unsafe {
             *list.numbers.add(*index) = number;
             if !list.statuses.is_null() {
@@ -344,7 +347,7 @@ around!("ncmpi_buffer_attach", buffer_attach(number: c_int, bytes: Offset), |cal
 around!("ncmpi_buffer_detach", buffer_detach(number: c_int), |call| attach(number, None, call));
 
 /// Notes the attached buffer; `None`: that there is none.
-unsafe fn attach(number: c_int, bytes: Option<Offset>, call: impl FnOnce() -> c_int) -> c_int {
+fn attach(number: c_int, bytes: Option<Offset>, call: impl FnOnce() -> c_int) -> c_int {
     let is_used = files::with(number, |file| {
         let is_used = bytes.is_none() && file.requests.buffered_bytes() > 0;
         is_used.then_some(NC_EPENDINGBPUT)
@@ -370,6 +373,10 @@ around!("ncmpi_inq_nreqs", inq_nreqs(number: c_int, requests: *mut c_int), |call
 });
 
 /// Adds what is in the log to an answer of PnetCDF.
+///
+/// # Safety
+///
+/// `answer` was passed to PnetCDF's function, which returned `code`.
 unsafe fn adding<T: Copy + core::ops::Add<Output = T>>(
     number: c_int,
     answer: *mut T,
@@ -378,7 +385,7 @@ unsafe fn adding<T: Copy + core::ops::Add<Output = T>>(
 ) -> c_int {
     if code == NC_NOERR && !answer.is_null() {
         files::with(number, |file| {
-            // SAFETY: PnetCDF has just put its answer there.
+            // SAFETY: `answer` is not null, and PnetCDF has just put its answer there.
             unsafe { *answer = *answer + logged(file) };
             None::<c_int>
         });
@@ -394,6 +401,10 @@ around!("ncmpi_inq_dim", inq_dim(number: c_int, dimension: c_int, name: *mut c_c
 });
 
 /// Counts the records that were logged, also by other processes in collective calls, as PnetCDF does.
+///
+/// # Safety
+///
+/// `length` was passed to PnetCDF's function, which returned `code`.
 unsafe fn with_records(number: c_int, dimension: c_int, length: *mut Offset, code: c_int) -> c_int {
     if code == NC_NOERR && !length.is_null() {
         files::with(number, |file| {

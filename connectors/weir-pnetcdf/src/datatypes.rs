@@ -114,22 +114,20 @@ impl Datatypes {
         let known = DATATYPES.iter();
         let known =
             known.map(|(mpich, openmpi, element)| Some((handle(*mpich, openmpi)?, *element)));
-        Some(Datatypes {
-            known: known.collect::<Option<_>>()?,
-            null: handle(NULL.0, NULL.1)?,
-            comm_self: handle(COMM_SELF.0, COMM_SELF.1)?,
-            // SAFETY: the types are those of MPI's functions of these names.
-            envelope: unsafe { function(c"PMPI_Type_get_envelope")? },
-            // SAFETY: as above.
-            contents: unsafe { function(c"PMPI_Type_get_contents")? },
-            // SAFETY: as above.
-            pack: unsafe { function(c"PMPI_Pack")? },
-            // SAFETY: as above.
-            unpack: unsafe { function(c"PMPI_Unpack")? },
-            // SAFETY: as above.
-            free: unsafe { function(c"PMPI_Type_free")? },
-            is_half: !mpi.is_openmpi,
-        })
+        // SAFETY: the types are those of MPI's functions of these names.
+        unsafe {
+            Some(Datatypes {
+                known: known.collect::<Option<_>>()?,
+                null: handle(NULL.0, NULL.1)?,
+                comm_self: handle(COMM_SELF.0, COMM_SELF.1)?,
+                envelope: function(c"PMPI_Type_get_envelope")?,
+                contents: function(c"PMPI_Type_get_contents")?,
+                pack: function(c"PMPI_Pack")?,
+                unpack: function(c"PMPI_Unpack")?,
+                free: function(c"PMPI_Type_free")?,
+                is_half: !mpi.is_openmpi,
+            })
+        }
     }
 
     fn whole(&self, handle: MpiHandle) -> MpiHandle {
@@ -168,10 +166,13 @@ impl Datatypes {
     ///
     /// A valid datatype.
     pub unsafe fn elements_of(&self, datatype: MpiHandle) -> Option<ElementType> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the datatype is valid, by the caller.
         unsafe { self.first_element(datatype, 0) }
     }
 
+    /// # Safety
+    ///
+    /// A valid datatype.
     unsafe fn first_element(&self, datatype: MpiHandle, depth: usize) -> Option<ElementType> {
         if let Some(element) = self.element(datatype) {
             return Some(element);
@@ -179,7 +180,7 @@ impl Datatypes {
         if depth == MAX_DEPTH {
             return None;
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the datatype is valid, by the caller.
         let [integers, addresses, datatypes] = unsafe { self.list_lengths(datatype)? };
         if datatypes < 1 {
             return None;
@@ -189,7 +190,7 @@ impl Datatypes {
         let mut address_list = vec![0_isize; room(addresses)];
         // A handle is a word, or half of one.
         let mut inner = vec![0 as MpiHandle; room(datatypes)];
-        // SAFETY: room for what the envelope names.
+        // SAFETY: the datatype is derived, and each list has the room that MPI named for it.
         let code = unsafe {
             (self.contents)(
                 datatype,
@@ -231,7 +232,7 @@ impl Datatypes {
     /// A valid datatype.
     unsafe fn list_lengths(&self, datatype: MpiHandle) -> Option<[c_int; 3]> {
         let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
-        // SAFETY: as the caller vouches; room for four numbers.
+        // SAFETY: the datatype is valid, by the caller; there is room for four numbers.
         let code = unsafe {
             (self.envelope)(
                 datatype,
@@ -261,7 +262,8 @@ impl Datatypes {
         let mut packed = vec![0_u8; bytes];
         let (count, room) = (c_int::try_from(count).ok()?, c_int::try_from(bytes).ok()?);
         let mut end = 0;
-        // SAFETY: as the caller vouches; MPI checks the room.
+        // SAFETY: the datatype is valid, and the memory as it says, by the caller; MPI checks the
+        // room for the elements.
         let code = unsafe {
             (self.pack)(
                 memory,
@@ -293,7 +295,8 @@ impl Datatypes {
             return false;
         };
         let mut end = 0;
-        // SAFETY: as the caller vouches.
+        // SAFETY: the datatype is valid, and the memory has room for `count` of it, by the caller;
+        // MPI reads `bytes` at most.
         let code = unsafe {
             (self.unpack)(
                 elements.as_ptr().cast(),

@@ -19,12 +19,14 @@ macro_rules! around {
                     unsafe { weir_connect::symbols::function(name) }
                 };
                 match CALL.get_or_init(find) {
-                    // SAFETY: the caller keeps to PnetCDF's rules.
+                    // SAFETY: the arguments are valid as PnetCDF wants them, by the caller; `call` is its function.
                     Some(call) => $crate::library::inside(|| unsafe { call($($argument),*) }),
                     None => $crate::library::NC_ENOTBUILT,
                 }
             };
-            // SAFETY: as above.
+            // SAFETY: the arguments are valid as PnetCDF wants them, by the caller; if the function is collective, all
+            // processes call it.
+            #[allow(unused_unsafe, reason = "some look at numbers alone")]
             let act = || unsafe { $act };
             weir_connect::bugs::contain($name, act, || $crate::library::NC_EINTERNAL)
         }

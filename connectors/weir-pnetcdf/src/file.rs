@@ -199,9 +199,10 @@ impl LoggedFile {
     ///
     /// # Safety
     ///
-    /// The arguments are valid as PnetCDF wants them.
+    /// The arguments are valid as PnetCDF wants them: lists are null or have a number for every dimension, a datatype is
+    /// valid, and the memory has the elements of the part, as the kind says.
     pub unsafe fn put(&mut self, puts: &[Put], timing: TransferKind) -> Option<c_int> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
         let logged = unsafe { self.log_puts(puts, timing, LoggedFile::add_entry) };
         let mut result = logged.map_or_else(|code| code, LoggedElements::code);
         if timing == TransferKind::Independent
@@ -237,7 +238,7 @@ impl LoggedFile {
             let Some(attached) = self.attached else {
                 return Some(NC_ENULLABUF);
             };
-            // SAFETY: as the caller vouches.
+            // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
             let wanted = unsafe { self.bytes_of_puts(puts) };
             if self.requests.buffered_bytes().saturating_add(wanted) > attached {
                 return Some(NC_EINSUFFBUF);
@@ -249,7 +250,7 @@ impl LoggedFile {
             begun.push(entry);
             Ok(())
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
         let logged = unsafe { self.log_puts(puts, timing, begin) };
         let logged = match logged {
             Ok(logged) => logged,
@@ -266,7 +267,7 @@ impl LoggedFile {
             }),
         };
         if !request.is_null() {
-            // SAFETY: as the caller vouches.
+            // SAFETY: `request` is not null, so it has room for a number, by the caller.
             unsafe { *request = number };
         }
         Some(logged.code())
@@ -280,7 +281,8 @@ impl LoggedFile {
     unsafe fn bytes_of_puts(&self, puts: &[Put]) -> u64 {
         let bytes = puts.iter().map(|put| {
             let (_, variable) = arguments::variable(&self.definitions, put.variable).ok()?;
-            // SAFETY: as the caller vouches.
+            // SAFETY: the lists of the part are null or have a number for every dimension, by the
+            // caller.
             let part = unsafe {
                 put.part
                     .checked(variable, self.records, self.definitions.is_cdf5, true)
@@ -308,7 +310,7 @@ impl LoggedFile {
         self.check_mode(timing)?;
         let mut all = LoggedElements::NONE;
         for put in puts {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the put's arguments are valid as PnetCDF wants them, by the caller.
             let one = unsafe { self.log_put(put, &mut keep)? };
             all.fit &= one.fit;
             all.external_bytes += one.external_bytes;
@@ -330,12 +332,13 @@ impl LoggedFile {
         if let MemoryType::Named(element) = put.kind {
             arguments::check_type(element, variable)?;
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the lists of the part are null or have a number for every dimension, by the
+        // caller.
         let part = unsafe {
             put.part
                 .checked(variable, self.records, self.definitions.is_cdf5, true)?
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: a datatype is valid, by the caller.
         let element =
             unsafe { put.kind.element_of(self.datatypes, variable) }.ok_or(NC_EUNSPTETYPE)?;
         arguments::check_type(element, variable)?;
@@ -343,8 +346,13 @@ impl LoggedFile {
         if bytes == 0 {
             return Ok(LoggedElements::NONE);
         }
+        // Null is `MPI_BOTTOM`, which has meaning with a derived datatype alone.
+        if put.memory.is_null() && put.kind.derived(self.datatypes).is_none() {
+            return Err(NC_EINVAL);
+        }
         let own;
-        // SAFETY: as the caller vouches: the memory has the elements of the part.
+        // SAFETY: the memory is not null, and has the elements of the part, by the caller;
+        // `gathered` has compared a count with them.
         let elements: &[u8] = unsafe {
             own = self.gathered(put, &part, element, bytes)?;
             match &own {
@@ -385,23 +393,26 @@ impl LoggedFile {
         element: ElementType,
         bytes: usize,
     ) -> Result<Option<Vec<u8>>, c_int> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: a datatype is valid, the memory has the elements as it says, and there is a
+        // distance for every dimension, by the caller; packed ones are as far as the distances
+        // reach.
         unsafe {
             let mut elements = None;
             if let Some((count, datatype)) = put.kind.derived(self.datatypes) {
                 let packed = self.datatypes.packed(put.memory, count, datatype, bytes);
                 elements = Some(packed.ok_or(NC_EIOMISMATCH)?);
-            } else if let MemoryType::Flexible(count, datatype) = put.kind {
-                // -1 is NC_COUNT_IGNORE, for predefined datatypes alone.
-                if count != -1
-                    && !self.datatypes.is_null(datatype)
-                    && u64::try_from(count).ok() != part.elements()
-                {
-                    return Err(NC_EIOMISMATCH);
-                }
+            } else if !put.kind.has_elements(self.datatypes, part) {
+                return Err(NC_EIOMISMATCH);
             }
             if put.distances.is_null() {
                 return Ok(elements);
+            }
+            // Those of the program's memory are its own to know.
+            let is_within = |packed: &Vec<u8>| {
+                arguments::are_within(part, put.distances, packed.len() / element.bytes())
+            };
+            if !elements.as_ref().is_none_or(is_within) {
+                return Err(NC_EINVAL);
             }
             let memory = elements
                 .as_ref()

@@ -95,7 +95,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         return;
     };
     let settings = Settings::read();
-    // SAFETY: as the caller vouches.
+    // SAFETY: the info object is valid, by the caller.
     let is_wanted = settings.directory.is_some()
         && settings.log != LogSharing::None
         && opened.is_writable
@@ -110,7 +110,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     };
     let is_shared = settings.log == LogSharing::Node;
     // The inode number of the file, and a number that no other log of it has: those that the first process finds.
-    // SAFETY: as the caller vouches.
+    // SAFETY: the communicator is valid, by the caller.
     let id = match unsafe { mpi.rank(opened.comm) } {
         Some(0) => [inode_of(opened.path), now_ns()].map(u64::cast_signed),
         _ => [0, 0],
@@ -118,14 +118,15 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
     let [wanted, shared, direct_ones] = dissents;
     let [inode, number] = id;
-    // SAFETY: as the caller vouches.
+    // SAFETY: the communicator is valid, and all its processes call this, by the caller.
     let agreed = unsafe { mpi.highest(opened.comm, [wanted, shared, direct_ones, inode, number]) };
     let (Some([0, shared, direct_ones, inode, number]), Some(datatypes)) = (agreed, datatypes(mpi))
     else {
         return;
     };
     let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
-    // SAFETY: as the caller vouches.
+    // SAFETY: the communicator is valid, and all its processes are here: they agreed that the file
+    // is logged.
     let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
         return;
     };

@@ -14,8 +14,13 @@ use crate::files::{self, flush_before};
 use crate::puts::part;
 use crate::reads::Get;
 
+/// A blocking get.
+///
+/// # Safety
+///
+/// As [`LoggedFile::get`](crate::file::LoggedFile::get).
 unsafe fn get(file: c_int, get: Get, timing: TransferKind) -> Option<c_int> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the arguments are those of PnetCDF's function, by the caller.
     files::with(file, |file| unsafe { file.get(&get, timing) })
 }
 

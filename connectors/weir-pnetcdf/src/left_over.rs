@@ -24,7 +24,7 @@ pub unsafe fn replay_left_over(comm: MpiHandle, path: &CStr) {
     let Some(mpi) = Mpi::get() else {
         return;
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: the communicator is valid, and all its processes call this, by the caller.
     unsafe {
         settle_first(mpi, comm, path, false);
         // It keeps the other processes from opening the file before that.
@@ -40,7 +40,7 @@ pub unsafe fn replay_left_over(comm: MpiHandle, path: &CStr) {
 /// As [`replay_left_over`].
 pub unsafe fn remove_left_over(comm: MpiHandle, path: &CStr) {
     if let Some(mpi) = Mpi::get() {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the communicator is valid, by the caller.
         unsafe { settle_first(mpi, comm, path, true) };
     }
 }
@@ -51,7 +51,7 @@ pub unsafe fn remove_left_over(comm: MpiHandle, path: &CStr) {
 ///
 /// A valid communicator.
 unsafe fn settle_first(mpi: &Mpi, comm: MpiHandle, path: &CStr, is_created: bool) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the communicator is valid, by the caller.
     if unsafe { mpi.rank(comm) } == Some(0) {
         inside(|| settle_alone(&Settings::read(), path, is_created));
     }

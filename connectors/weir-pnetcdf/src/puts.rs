@@ -23,32 +23,47 @@ pub fn part(start: *const Offset, count: *const Offset, stride: *const Offset) -
 
 /// Bytes of so many elements of a part, for the next part's place in memory; zero where the arguments are wrong, which the
 /// put itself finds.
+///
+/// # Safety
+///
+/// `counts` is null or has `rank` numbers.
 unsafe fn elements(counts: *const Offset, rank: usize) -> usize {
     if counts.is_null() {
         return 1;
     }
-    // SAFETY: the caller vouches that there are so many numbers.
+    // SAFETY: there are `rank` numbers, by the caller.
     let counts = (0..rank).map(|dimension| unsafe { *counts.add(dimension) });
-    counts
-        .map(|count| usize::try_from(count).unwrap_or(0))
-        .product()
+    let counts = counts.map(|count| usize::try_from(count).unwrap_or(0));
+    counts.fold(1, usize::saturating_mul)
 }
 
 /// A blocking put.
+///
+/// # Safety
+///
+/// As [`LoggedFile::put`](crate::file::LoggedFile::put).
 unsafe fn put(file: c_int, put: Put, timing: TransferKind) -> Option<c_int> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the arguments are those of PnetCDF's function, by the caller.
     files::with(file, |file| unsafe { file.put(&[put], timing) })
 }
 
 /// A nonblocking put.
+///
+/// # Safety
+///
+/// As [`LoggedFile::begin_put`](crate::file::LoggedFile::begin_put).
 unsafe fn begin(file: c_int, put: Put, timing: TransferKind, request: *mut c_int) -> Option<c_int> {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the arguments are those of PnetCDF's function, by the caller.
     files::with(file, |file| unsafe {
         file.begin_put(&[put], timing, request)
     })
 }
 
 /// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`).
+///
+/// # Safety
+///
+/// `starts` and `counts` are null or have `count` lists, each null or with a number for every dimension.
 unsafe fn listed(
     file: &crate::file::LoggedFile,
     variable: c_int,
@@ -59,7 +74,6 @@ unsafe fn listed(
     let index = usize::try_from(variable).ok()?;
     let declared = file.definitions.variables.get(index)?;
     // A derived datatype may have gaps anywhere: such lists are left to PnetCDF.
-    // SAFETY: as the caller vouches.
     let element = match kind {
         MemoryType::Named(element) => element,
         MemoryType::Flexible(_, datatype) if file.datatypes.is_null(datatype) => declared.external,
@@ -68,7 +82,7 @@ unsafe fn listed(
     let mut puts = Vec::new();
     let mut offset = 0;
     for item in 0..usize::try_from(count).ok()? {
-        // SAFETY: so many lists.
+        // SAFETY: `item` is below `count`, and each array is null or has so many lists, by the caller.
         unsafe {
             let counts = if counts.is_null() {
                 null()
@@ -91,7 +105,8 @@ unsafe fn listed(
                 memory: memory.cast::<u8>().wrapping_add(offset).cast(),
                 kind: MemoryType::Named(element),
             });
-            offset += elements(counts, declared.shape.len()) * element.bytes();
+            let bytes = elements(counts, declared.shape.len()).saturating_mul(element.bytes());
+            offset = bytes.saturating_add(offset);
         }
     }
     Some(puts)
@@ -107,6 +122,10 @@ struct PartLists {
 }
 
 /// A put of several variables (`mput`). The kind of memory is `None` where each part has its own: PnetCDF does it.
+///
+/// # Safety
+///
+/// `variables` and `memories` have `count` items, and each list is null or has as many, valid as for a put of one part.
 unsafe fn several(
     number: c_int,
     (count, variables): (c_int, *const c_int),
@@ -114,15 +133,16 @@ unsafe fn several(
     (memories, kind): (*const *const c_void, Option<MemoryType>),
     timing: TransferKind,
 ) -> Option<c_int> {
-    // SAFETY: each list is null, or has so many items.
     let item = |list: *const *const Offset, index: usize| match list.is_null() {
         true => null(),
-        // SAFETY: as above.
+        // SAFETY: `index` is below `count`, and a list that is not null has so many items, by the caller.
         false => unsafe { *list.add(index) },
     };
-    let put = |index: usize, kind| Put {
-        // SAFETY: so many variables.
-        variable: unsafe { *variables.add(index) },
+    // SAFETY: `index` is below `count`, and there are so many variables and buffers, by the caller.
+    let variable_and_memory =
+        |index: usize| unsafe { (*variables.add(index), *memories.add(index)) };
+    let put_of = |index: usize, (variable, memory), kind| Put {
+        variable,
         part: match (lists.starts.is_null(), lists.counts.is_null()) {
             (true, _) => NamedPart::Whole,
             (false, true) => NamedPart::Element(item(lists.starts, index)),
@@ -133,14 +153,14 @@ unsafe fn several(
             ),
         },
         distances: item(lists.distances, index),
-        // SAFETY: so many buffers.
-        memory: unsafe { *memories.add(index) },
+        memory,
         kind,
     };
+    let put = |index, kind| put_of(index, variable_and_memory(index), kind);
     files::with(number, |file| match (kind, usize::try_from(count)) {
         (Some(kind), Ok(count)) => {
             let puts: Vec<Put> = (0..count).map(|index| put(index, kind)).collect();
-            // SAFETY: as the caller vouches.
+            // SAFETY: each put's arguments are those of PnetCDF's function, by the caller.
             unsafe { file.put(&puts, timing) }
         }
         _ => file.flush_before(timing),
@@ -246,7 +266,6 @@ macro_rules! puts {
         exported!(concat!("ncmpi_", $verb, "_varn", $suffix, $all),
             varn(number: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
                 memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?),
-            // SAFETY: as the caller of PnetCDF vouches.
             files::with(number, |$file| match listed($file, variable, count, (starts, counts), (memory, $kind)) {
                 Some($puts) => $act,
                 None => $file.flush_before($timing),

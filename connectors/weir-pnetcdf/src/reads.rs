@@ -44,7 +44,7 @@ impl LoggedFile {
             return None;
         }
         let number = u32::try_from(get.variable).ok();
-        // SAFETY: as the caller vouches.
+        // SAFETY: the get's arguments are valid as PnetCDF wants them, by the caller.
         let logged = unsafe { self.logged_part(get) };
         let has_entries = self
             .entries
@@ -85,7 +85,8 @@ impl LoggedFile {
         }
         match logged {
             Ok(Some(logged)) => {
-                // SAFETY: as the caller vouches.
+                // SAFETY: the get's arguments are valid as PnetCDF wants them, by the caller;
+                // `logged` is of this get.
                 let is_given = unsafe { self.give(get, &logged) };
                 Some(match (is_given, logged.fits) {
                     (false, _) => NC_EMPI,
@@ -134,12 +135,13 @@ impl LoggedFile {
         if of_variable().next().is_none() {
             return Ok(None);
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the lists of the part are null or have a number for every dimension, by the
+        // caller.
         let part = unsafe {
             get.part
                 .checked(variable, self.records, self.definitions.is_cdf5, false)?
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: a datatype is valid, by the caller.
         let element = unsafe { get.kind.element_of(self.datatypes, variable) };
         let Some(element) = element.filter(|_| !self.is_mapped_derived(get)) else {
             return Ok(None);
@@ -148,6 +150,12 @@ impl LoggedFile {
         let Some(bytes) = arguments::memory_bytes(&part, element).filter(|bytes| *bytes > 0) else {
             return Ok(None);
         };
+        // PnetCDF refuses a count that is not that of the part. Null is `MPI_BOTTOM`, as for puts.
+        if !get.kind.has_elements(self.datatypes, &part)
+            || get.memory.is_null() && get.kind.derived(self.datatypes).is_none()
+        {
+            return Ok(None);
+        }
         let overlapping: Vec<&LogEntry> = of_variable()
             .filter(|entry| entry.part.overlaps(&part))
             .collect();
@@ -168,8 +176,8 @@ impl LoggedFile {
         };
         let elements = match &mut logged.elements {
             Some(elements) => elements.as_mut_slice(),
-            // SAFETY: as the caller vouches: the memory has room for the elements of the part. What PnetCDF reads itself, if
-            // another process needs the file, goes over them.
+            // SAFETY: the memory is not null, and has room for the elements of the part, by the
+            // caller. What PnetCDF reads itself, if another process needs the file, goes over them.
             None => unsafe { core::slice::from_raw_parts_mut(get.memory.cast(), bytes) },
         };
         for entry in overlapping {
@@ -225,7 +233,8 @@ impl LoggedFile {
         let Some(elements) = &logged.elements else {
             return true;
         };
-        // SAFETY: as the caller vouches: the memory has room for the elements of the part.
+        // SAFETY: a datatype is valid, and the memory has room for the elements as it and the
+        // distances say, by the caller.
         unsafe {
             if let Some((count, datatype)) = get.kind.derived(self.datatypes) {
                 return self.datatypes.unpack(elements, get.memory, count, datatype);

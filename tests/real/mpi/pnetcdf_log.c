@@ -199,6 +199,10 @@ int main(int argc, char **argv)
 	MPI_Offset outside[2] = {ROWS, start[1]}, one = 1;
 	short few[2] = {1, 2};
 	double vast[1] = {1e9};
+	double one_back[2] = {-1, -1};
+	NC(ncmpi_put_vara_double_all(file, fixed, start, count, mine + start[0] * WIDTH));
+	CODE(ncmpi_get_vara_all(file, fixed, start, count, one_back, 1, MPI_DOUBLE), NC_EIOMISMATCH);
+	ALL(one_back[1] == -1, "a get into less memory than its part writes nothing past that");
 	CODE(ncmpi_put_vara_double_all(file, fixed, outside, count, mine), NC_EINVALCOORDS);
 	outside[0] = ROWS - 1;
 	count[0] = 2;
