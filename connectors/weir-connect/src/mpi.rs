@@ -180,7 +180,7 @@ impl Mpi {
     /// A valid communicator.
     pub unsafe fn all_agree<const N: usize>(&self, comm: MpiHandle, mine: [bool; N]) -> [bool; N] {
         let dissents = mine.map(|agrees| i64::from(!agrees));
-        // SAFETY: as the caller vouches.
+        // SAFETY: the communicator is valid, and all its processes call this, by the caller.
         let all = unsafe { self.highest(comm, dissents) };
         all.map_or([false; N], |all| all.map(|dissents| dissents == 0))
     }
@@ -304,7 +304,7 @@ impl Mpi {
     ///
     /// It is one of [`Mpi::with_hints`], and not used any more.
     pub unsafe fn free_info(&self, mut info: MpiHandle) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the object is one of `with_hints`, by the caller, which is not used again.
         unsafe { (self.info_free)(&raw mut info) };
     }
 }

@@ -21,10 +21,18 @@ pub enum Search {
 ///
 /// `F` is the type of a pointer to it.
 pub unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<usize>()) };
     let address = find_symbol(Search::Behind, name)?;
-    // SAFETY: as the caller vouches; the sizes are the same.
-    Some(unsafe { core::mem::transmute_copy(&address) })
+    // SAFETY: `F` is the type of a pointer to the function of this name, by the caller.
+    Some(unsafe { as_function(address) })
+}
+
+/// # Safety
+///
+/// `F` is the type of a pointer to the function at the address.
+unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: the sizes are the same, and the address is that of a function of this type, by the caller.
+    unsafe { core::mem::transmute_copy(&address) }
 }
 
 /// The address of a symbol: the first one that the search meets, else that of a library of [`LIBRARIES`] that was loaded for
@@ -103,10 +111,9 @@ impl LoadedLibrary {
     ///
     /// `F` is the type of a pointer to it.
     pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<usize>()) };
         let address = self.symbol(name)?;
-        // SAFETY: as the caller vouches; the sizes are the same.
-        Some(unsafe { core::mem::transmute_copy(&address) })
+        // SAFETY: `F` is the type of a pointer to the function of this name, by the caller.
+        Some(unsafe { as_function(address) })
     }
 }
 
@@ -137,13 +144,15 @@ unsafe extern "C" fn measure_span(
     _: libc::size_t,
     span: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller vouches; the loader gives so many headers.
+    // SAFETY: `info` is the loader's, with `dlpi_phnum` headers, and `span` is the pointer that
+    // `count_mapped` passed.
     unsafe {
         let span = &mut *span.cast::<MappedSpan>();
         for at in 0..usize::from((*info).dlpi_phnum) {
             let header = &*(*info).dlpi_phdr.add(at);
-            let start = (*info).dlpi_addr + header.p_vaddr;
-            let mapped = start..start + header.p_memsz;
+            // The loader's number is a difference, which may be negative.
+            let start = (*info).dlpi_addr.wrapping_add(header.p_vaddr);
+            let mapped = start..start.saturating_add(header.p_memsz);
             if header.p_type == libc::PT_LOAD && mapped.contains(&span.address) {
                 span.bytes = mapped.end - span.address;
             }
@@ -162,7 +171,8 @@ unsafe extern "C" fn note_library(
     _: libc::size_t,
     libraries: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller vouches; a name is null or a C string.
+    // SAFETY: `info` is the loader's, whose name is null or a C string, and `libraries` is the
+    // pointer that `find_symbol` passed.
     unsafe {
         let libraries = &mut *libraries.cast::<Vec<CString>>();
         let name = (*info).dlpi_name;

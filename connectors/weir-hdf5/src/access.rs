@@ -77,7 +77,8 @@ impl<'c> Beneath<'c> {
     /// A valid access list, whose connector is this one.
     pub unsafe fn find(connector: &'c VolConnector, list: Hid) -> Option<Beneath<'c>> {
         let hdf5 = &connector.hdf5;
-        // SAFETY: as the caller vouches; info of this connector is that of the pass-through one.
+        // SAFETY: `list` is a valid access list of this connector, by the caller; info of this
+        // connector is that of the pass-through one.
         unsafe {
             let info = hdf5.vol_info(list).cast();
             let mut info = VolInfo { connector, info };
@@ -116,7 +117,9 @@ impl<'c> Beneath<'c> {
             info: core::ptr::null_mut(),
         };
         let context = (&raw const context).cast_mut().cast();
-        // SAFETY: as the caller vouches. Without a context of its own the connector beneath leaves the object as it is.
+        // SAFETY: `object` is null or of the connector beneath, and `request` is null or has a
+        // request of it or null, by the caller. Without a context of its own the connector beneath
+        // leaves the object as it is.
         unsafe {
             if object.is_null() {
                 return object;

@@ -50,12 +50,11 @@ unsafe extern "C" fn create_file<const SLOT: usize>(
     request: VolRequest,
 ) -> VolObject {
     let work = || {
-        let create = |connector: &VolConnector, access| {
-            // SAFETY: HDF5 calls this with valid arguments.
-            unsafe { (connector.hdf5.create_file)(name, flags, creation, access, list, request) }
-        };
-        // SAFETY: the same.
+        // SAFETY: HDF5 calls this with a C string, valid lists, and a place for a request or null.
         unsafe {
+            let create = |connector: &VolConnector, access| {
+                (connector.hdf5.create_file)(name, flags, creation, access, list, request)
+            };
             open_by(
                 connector(SLOT),
                 name,
@@ -78,12 +77,11 @@ unsafe extern "C" fn open_file<const SLOT: usize>(
     request: VolRequest,
 ) -> VolObject {
     let work = || {
-        let open = |connector: &VolConnector, access| {
-            // SAFETY: HDF5 calls this with valid arguments.
-            unsafe { (connector.hdf5.open_file)(name, flags, access, list, request) }
-        };
-        // SAFETY: the same.
+        // SAFETY: HDF5 calls this with a C string, valid lists, and a place for a request or null.
         unsafe {
+            let open = |connector: &VolConnector, access| {
+                (connector.hdf5.open_file)(name, flags, access, list, request)
+            };
             open_by(
                 connector(SLOT),
                 name,
@@ -115,7 +113,8 @@ unsafe fn open_by(
     let Some(connector) = connector else {
         return core::ptr::null_mut();
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: `access` is a valid access list of this connector, and `request` null or a place for
+    // one, by the caller; what `open` gives is of the connector beneath.
     unsafe {
         let Some(beneath) = Beneath::find(connector, access) else {
             return core::ptr::null_mut();
@@ -141,7 +140,8 @@ unsafe fn note_file(
     access: Hid,
     list: Hid,
 ) {
-    // SAFETY: as the caller vouches. The handle of MPI's driver is the address of a file of MPI.
+    // SAFETY: `file` is open, and `name`, a C string, and the lists are those of its open, by the
+    // caller. The handle of MPI's driver is the address of a file of MPI.
     unsafe {
         let name = CStr::from_ptr(name);
         if !place::lives_in_weir(name) {
@@ -173,7 +173,7 @@ unsafe extern "C" fn close_file<const SLOT: usize>(
 ) -> Herr {
     serve("close_file", SLOT, |connector| {
         let close = connector.under.file.close?;
-        // SAFETY: HDF5 calls this with valid arguments.
+        // SAFETY: HDF5 calls this with a file of this connector, which `close` ends, and a valid list.
         Some(unsafe {
             let number = match connector.files.is_empty() {
                 true => None,
@@ -196,7 +196,8 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
 ) -> Herr {
     serve("change_file", SLOT, |connector| {
         let change = connector.under.file.specific?;
-        // SAFETY: HDF5 calls this with valid arguments, of which the operation says which there are.
+        // SAFETY: HDF5 calls this with a file of this connector, or none where the operation names one, and with the
+        // arguments of the operation.
         Some(unsafe {
             match (*arguments).operation {
                 FILE_FLUSH => {
@@ -240,7 +241,8 @@ unsafe fn change_named(
 ) -> Herr {
     let hdf5 = &connector.hdf5;
     let errors = hdf5.take_errors();
-    // SAFETY: as the caller vouches.
+    // SAFETY: `arguments` are those of an operation that names a file, with room for its answer, by
+    // the caller.
     unsafe {
         let mut named = *arguments;
         let Some(beneath) = Beneath::find(connector, named.of.named.access) else {
@@ -277,7 +279,8 @@ unsafe fn publish(
     if code < 0 || connector.files.is_empty() {
         return code;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: `object` is one of this connector and of this type, and `list` a transfer list, by
+    // the caller.
     let number = unsafe {
         match object_type {
             FILE => connector.file_number(object, list),
@@ -318,7 +321,8 @@ unsafe fn change_and_publish(
     list: Hid,
     request: VolRequest,
 ) -> Herr {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the object is one of this connector, `arguments` are those of its operation, and
+    // `list` is a transfer list, by the caller.
     unsafe {
         let ChangeArguments { arguments, flush } = change_arguments;
         let is_flush = (*arguments).operation == flush;
@@ -354,7 +358,7 @@ macro_rules! changes {
                 let change = connector.under.$class.specific?;
                 let object = TypedObject { object, object_type: $object_type };
                 let arguments = ChangeArguments { arguments, flush: $flush };
-                // SAFETY: HDF5 calls this with valid arguments.
+                // SAFETY: HDF5 calls this with an object of this class and connector, and the operation's arguments.
                 Some(unsafe { change_and_publish(connector, change, object, arguments, list, request) })
             })
         }
@@ -376,7 +380,7 @@ unsafe extern "C" fn change_object<const SLOT: usize>(
 ) -> Herr {
     serve("change_object", SLOT, |connector| {
         let change = connector.under.object.specific?;
-        // SAFETY: HDF5 calls this with valid arguments.
+        // SAFETY: HDF5 calls this with an object of this connector, its location, and the operation's arguments.
         Some(unsafe {
             let is_flush = (*arguments).operation == OBJECT_FLUSH;
             let code = change(object, location, arguments, list, request);
@@ -395,12 +399,12 @@ unsafe extern "C" fn get_class<const SLOT: usize>(
 ) -> Herr {
     serve("get_class", SLOT, |connector| {
         if level == THIS_CONNECTOR {
-            // SAFETY: room for the answer.
+            // SAFETY: HDF5 calls this with room for a pointer.
             unsafe { *class = &raw const connector.class };
             return Some(0);
         }
         let get = connector.under.introspect.get_class?;
-        // SAFETY: HDF5 calls this with valid arguments.
+        // SAFETY: HDF5 calls this with an object of this connector, and room for a pointer.
         Some(unsafe { get(object, level, class) })
     })
 }
@@ -411,7 +415,7 @@ unsafe extern "C" fn get_capabilities<const SLOT: usize>(
 ) -> Herr {
     serve("get_capabilities", SLOT, |connector| {
         let get = connector.under.introspect.get_capabilities?;
-        // SAFETY: HDF5 calls this with valid arguments.
+        // SAFETY: HDF5 calls this with null or info of this connector, and room for a number.
         Some(unsafe {
             match info.is_null() {
                 true => get(VolInfo::above_native(connector).as_ptr(), capabilities),

@@ -30,7 +30,7 @@ pub struct VolConnector {
 
 // SAFETY: a class is never changed; its name is a constant string.
 unsafe impl Send for VolConnector {}
-// SAFETY: the same.
+// SAFETY: threads only read a class, and its name.
 unsafe impl Sync for VolConnector {}
 
 /// By slot.
@@ -51,7 +51,8 @@ impl VolConnector {
         let mut number = 0;
         let mut question = FileGet::number(&mut number);
         let get = self.under.file.get?;
-        // SAFETY: as the caller vouches.
+        // SAFETY: `file` is one of this connector, and `list` a transfer list, by the caller;
+        // `number` outlives the call.
         let code = unsafe { get(file, &raw mut question, list, core::ptr::null_mut()) };
         (code >= 0).then_some(number)
     }
@@ -71,7 +72,8 @@ impl VolConnector {
         let mut question = ObjectGet::basic_info(&mut info);
         let (get, itself) = (self.under.object.get?, ObjectLocation::itself(object_type));
         let no_request = core::ptr::null_mut();
-        // SAFETY: as the caller vouches.
+        // SAFETY: `object` is one of this connector and of this type, and `list` a transfer list,
+        // by the caller; `info` outlives the call.
         let code = unsafe {
             get(
                 object,
@@ -92,7 +94,7 @@ impl VolConnector {
     pub unsafe fn creation_list(&self, dataset: VolObject, list: Hid) -> Option<Hid> {
         let mut question = DatasetGet::creation_list();
         let get = self.under.dataset.get?;
-        // SAFETY: as the caller vouches.
+        // SAFETY: `dataset` is one of this connector, and `list` a transfer list, by the caller.
         let code = unsafe { get(dataset, &raw mut question, list, core::ptr::null_mut()) };
         (code >= 0 && question.list >= 0).then_some(question.list)
     }
@@ -109,7 +111,8 @@ impl VolConnector {
             handle: &raw mut found,
         };
         let mut question = OptionalOperation::driver_handle(&mut wanted);
-        // SAFETY: as the caller vouches.
+        // SAFETY: `file` is one of this connector, `access` its access list, and `list` a transfer
+        // list, by the caller; `found` outlives the call.
         let code = self
             .under
             .file

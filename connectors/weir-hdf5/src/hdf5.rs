@@ -156,7 +156,7 @@ impl Hdf5 {
     /// A valid list.
     pub unsafe fn vol_info(&self, list: Hid) -> *mut c_void {
         let mut info = core::ptr::null_mut();
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is valid, by the caller; there is room for a pointer.
         let code = unsafe { (self.get_vol_info)(list, &raw mut info) };
         match code {
             0.. => info,
@@ -170,7 +170,8 @@ impl Hdf5 {
     ///
     /// A valid list, a connector, and info of that.
     pub unsafe fn copy_for(&self, list: Hid, connector: Hid, info: *const c_void) -> Option<Hid> {
-        // SAFETY: as the caller vouches. HDF5 copies the info.
+        // SAFETY: the list, the connector and its info are valid, by the caller. HDF5 copies the
+        // info; `own` is made here.
         unsafe {
             let own = (self.copy_list)(list);
             if own < 0 {
@@ -190,7 +191,7 @@ impl Hdf5 {
     ///
     /// It is ours.
     pub unsafe fn close_list(&self, list: Hid) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is ours, by the caller, and not used again.
         unsafe { (self.close_list)(list) };
     }
 
@@ -201,7 +202,7 @@ impl Hdf5 {
     /// A valid list.
     pub unsafe fn is_allocated_at_open(&self, list: Hid) -> bool {
         let mut time = -1;
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is valid, by the caller; there is room for a number.
         unsafe {
             let is_early = (self.get_alloc_time)(list, &raw mut time) >= 0 && time == EARLY;
             is_early || (self.get_layout)(list) == CONTIGUOUS
@@ -214,7 +215,7 @@ impl Hdf5 {
     ///
     /// A valid list.
     pub unsafe fn is_unfiltered(&self, list: Hid) -> bool {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is valid, by the caller.
         unsafe { (self.count_filters)(list) == 0 }
     }
 
@@ -227,7 +228,7 @@ impl Hdf5 {
         let Some(parallel) = &self.parallel else {
             return false;
         };
-        // SAFETY: as the caller vouches; the variable is the library's.
+        // SAFETY: the list is valid, by the caller; the variable is HDF5's, which stays loaded.
         unsafe {
             let driver = match parallel.driver {
                 MpioDriver::Function(get) => get(),
@@ -247,7 +248,7 @@ impl Hdf5 {
             return false;
         };
         let mut mode = INDEPENDENT;
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is valid, by the caller; there is room for a number.
         let code = unsafe { (parallel.get_mode)(list, &raw mut mode) };
         code >= 0 && mode == COLLECTIVE
     }
@@ -263,7 +264,7 @@ impl Hdf5 {
             false => INDEPENDENT,
         };
         let set = self.parallel.as_ref().map(|parallel| parallel.set_mode);
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list is valid, by the caller.
         set.is_some_and(|set| unsafe { set(list, mode) } >= 0)
     }
 }

@@ -137,7 +137,7 @@ unsafe fn copy_renamed(class: *const ClassHead) -> &'static mut [usize] {
 ///
 /// As for [`copy_renamed`].
 unsafe fn copy_without_ends(class: *const ClassHead) -> Option<*const c_void> {
-    // SAFETY: this function's contract.
+    // SAFETY: `native` is a class of HDF5, by the caller, that does not change meanwhile.
     let copy = unsafe { copy_renamed(class) };
     copy.get_mut(3..5)?.fill(0);
     Some(copy.as_ptr().cast())

@@ -47,7 +47,8 @@ macro_rules! transfers {
                 count, datasets, memory_types, memory_spaces, file_spaces, list, buffers, request,
             };
             let work = || match connector(SLOT) {
-                // SAFETY: HDF5 calls this with valid arguments.
+                // SAFETY: HDF5 calls this with `count` datasets of this connector, as many of the rest, and a transfer
+                // list.
                 Some(connector) => unsafe {
                     let callback = connector.under.dataset.$callback;
                     transfer(connector, callback, Direction::$direction, &arguments)
@@ -79,8 +80,9 @@ unsafe fn transfer(
         return FAILED;
     };
     let (hdf5, list) = (&connector.hdf5, arguments.list);
-    // SAFETY: as the caller vouches. The list is the caller's own; HDF5 lets nobody else use it during the call, and it is as
-    // it was afterwards.
+    // SAFETY: `callback` and the arguments are those of one transfer of HDF5, by the caller. The
+    // list is the program's own; HDF5 lets nobody else use it during the call, and it is as it was
+    // afterwards.
     unsafe {
         let is_changed =
             is_changed(connector, direction, arguments) && hdf5.set_collective(list, false);
@@ -114,7 +116,8 @@ unsafe fn is_changed(
     direction: Direction,
     arguments: &TransferArguments,
 ) -> bool {
-    // SAFETY: as the caller vouches: there are so many datasets.
+    // SAFETY: there are `count` datasets, of this connector, and a valid transfer list, by the
+    // caller.
     unsafe {
         if connector.files.is_empty() || !connector.hdf5.is_collective(arguments.list) {
             return false;
@@ -136,7 +139,8 @@ unsafe fn may_be_independent(
     list: Hid,
 ) -> bool {
     let hdf5 = &connector.hdf5;
-    // SAFETY: as the caller vouches; the creation list is ours.
+    // SAFETY: `dataset` is one of this connector, and `list` a transfer list, by the caller; the
+    // creation list is ours.
     unsafe {
         let file = connector.number_of_its_file(dataset, DATASET, list);
         let Some(file) = file.and_then(|file| connector.files.changed(file, direction)) else {

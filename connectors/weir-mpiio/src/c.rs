@@ -30,9 +30,13 @@ pub unsafe extern "C" fn MPI_File_open(
         let Some(mpi) = MpiIo::get() else {
             return MISSING;
         };
-        // SAFETY: the caller keeps to the standard: all processes of the communicator call this, with valid handles.
+        // SAFETY: `name` is null or a C string, the handles are valid, `file` has room for one, and all processes of
+        // the communicator call this, by the standard. MPI refuses a name of null.
         unsafe {
-            let path = CStr::from_ptr(name);
+            let path = match name.is_null() {
+                true => c"",
+                false => CStr::from_ptr(name),
+            };
             let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
             let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
             if code == SUCCESS {
@@ -56,7 +60,7 @@ pub unsafe extern "C" fn MPI_File_close(file: *mut MpiHandle) -> c_int {
         let Some(mpi) = MpiIo::get() else {
             return MISSING;
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: `file` is null or points to an open file, by the standard.
         unsafe {
             if !file.is_null() {
                 attempt(|| choice::forget(*file));
@@ -78,7 +82,7 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
         let Some(mpi) = MpiIo::get() else {
             return MISSING;
         };
-        // SAFETY: as the caller vouches; all processes of the file call this.
+        // SAFETY: `file` is open, and all its processes call this, by the standard.
         unsafe {
             if is_atomic != 0 {
                 attempt(|| atomic::prepare(file));
@@ -126,7 +130,7 @@ macro_rules! collective_calls {
                 let calls = CALLS.get_or_init(|| unsafe { [function($own), function($independent)] });
                 let is_changed = files::is_changed(file, Direction::$direction);
                 match calls[usize::from(is_changed)] {
-                    // SAFETY: the arguments are those that the caller has for the same function of MPI.
+                    // SAFETY: the function of MPI takes the same arguments, which are as it requires, by the caller.
                     Some(call) => unsafe { call(file, $($argument),*) },
                     None => MISSING,
                 }

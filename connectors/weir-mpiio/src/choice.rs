@@ -38,7 +38,8 @@ impl OpenChoice {
             // MPI refuses it.
             return none;
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the info object is valid or null, and all processes of the communicator, which is
+        // not null, call this, by the caller.
         unsafe {
             let is_ours = place::lives_in_weir(path)
                 || mode & CREATE != 0 && place::may_be_made_in_weir(path);
@@ -75,7 +76,7 @@ impl OpenChoice {
         }
         match place::lives_in_weir(path) {
             true => files::note(file, self.calls),
-            // SAFETY: as the caller vouches.
+            // SAFETY: the file is open, and all its processes call this, by the caller.
             false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
         }
     }
@@ -102,7 +103,7 @@ pub fn forget(file: MpiHandle) {
 /// All processes of the file's communicator call this; the file is open.
 pub unsafe fn change_mode(mpi: &MpiIo, file: MpiHandle, is_atomic: bool) {
     if let Some(calls) = files::note_atomicity(file, is_atomic) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the file is open, and all its processes call this, by the caller.
         unsafe { mpi.give_hints(file, &calls.hints()) };
     }
 }

@@ -51,7 +51,7 @@ impl ChangedCalls {
         if std::env::var_os("ROMIO_HINTS").is_some() {
             return ChangedCalls::default();
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the info object is valid or null, by the caller.
         let is = |name, value: &CStr| unsafe {
             mpi.hint(info, name).is_some_and(|hint| *hint == *value)
         };
@@ -76,7 +76,7 @@ impl ChangedCalls {
     ///
     /// A valid info object, or `MPI_INFO_NULL`.
     pub unsafe fn keep_hints(&mut self, mpi: &Mpi, info: MpiHandle) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the info object is valid or null, by the caller.
         let is_free = |name: &CStr| unsafe { mpi.hint(info, name).is_none() };
         self.hints = ROMIO.map(|(name, way)| self.has(way) && is_free(name));
     }

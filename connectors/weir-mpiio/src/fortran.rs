@@ -64,7 +64,7 @@ impl Conversions {
     /// Valid handles.
     unsafe fn comm_and_info(&self, comm: Fint, info: Fint) -> [MpiHandle; 2] {
         match self.comm_and_info_from_fortran {
-            // SAFETY: as the caller vouches.
+            // SAFETY: both handles are valid, by the caller.
             Some([of_comm, of_info]) => unsafe { [of_comm(comm), of_info(info)] },
             None => [comm, info].map(|number| number.cast_unsigned() as MpiHandle),
         }
@@ -77,7 +77,7 @@ impl Conversions {
     /// A valid handle.
     unsafe fn info(&self, info: MpiHandle) -> Fint {
         if let Some(of_info) = self.info_to_fortran {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the handle is valid, by the caller.
             return unsafe { of_info(info) };
         }
         let lower = u32::try_from(info & 0xffff_ffff);
@@ -90,7 +90,7 @@ impl Conversions {
     ///
     /// A valid handle.
     unsafe fn file(&self, file: *const Fint) -> MpiHandle {
-        // SAFETY: as the caller vouches.
+        // SAFETY: `file` points to a valid handle, by the caller.
         unsafe { (self.file_from_fortran)(*file) }
     }
 }
@@ -99,9 +99,12 @@ impl Conversions {
 ///
 /// # Safety
 ///
-/// `name` is so many bytes long.
+/// `name` is null, or so many bytes long.
 unsafe fn c_name(name: *const c_char, bytes: usize) -> Option<CString> {
-    // SAFETY: as the caller vouches.
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: `name` has `bytes` bytes, by the caller.
     let name = unsafe { core::slice::from_raw_parts(name.cast::<u8>(), bytes) };
     CString::new(name.trim_ascii()).ok()
 }
@@ -130,7 +133,7 @@ fn given_or(code: *mut Fint, own: *mut Fint) -> *mut Fint {
 ///
 /// `code` is null, or points to one.
 unsafe fn set_code(code: *mut Fint, value: Fint) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: `code` is null or points to one, by the caller.
     if let Some(code) = unsafe { code.as_mut() } {
         *code = value;
     }
@@ -161,7 +164,8 @@ macro_rules! file_calls {
             static NEXT: OnceLock<Option<FortranOpen<$length>>> = OnceLock::new();
             let mut own_code = SUCCESS;
             let code = given_or(code, &raw mut own_code);
-            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            // SAFETY: each argument is the address of its kind, and `name` has `name_bytes` bytes, by the standard;
+            // MPI's function of this name takes the same. `code` is not null any more.
             let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_open)) else {
                     return *code = MISSING;
@@ -180,7 +184,7 @@ macro_rules! file_calls {
                 }
                 choice.free(handles.mpi.mpi);
             };
-            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            // SAFETY: `code` is null or has room for a code, by the standard.
             contain(stringify!($open), work, || unsafe {
                 set_code(code, internal_error())
             });
@@ -194,7 +198,8 @@ macro_rules! file_calls {
         #[no_mangle]
         pub unsafe extern "C" fn $close(file: *mut Fint, code: *mut Fint) {
             static NEXT: OnceLock<Option<FortranClose>> = OnceLock::new();
-            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            // SAFETY: `file` is the address of a file's handle, by the standard, and `code` null or room for one;
+            // MPI's function of this name takes the same.
             let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_close)) else {
                     return set_code(code, MISSING);
@@ -204,7 +209,7 @@ macro_rules! file_calls {
                 }
                 next(file, code);
             };
-            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            // SAFETY: `code` is null or has room for a code, by the standard.
             contain(stringify!($close), work, || unsafe {
                 set_code(code, internal_error())
             });
@@ -224,7 +229,8 @@ macro_rules! file_calls {
             static NEXT: OnceLock<Option<FortranSetAtomicity>> = OnceLock::new();
             let mut own_code = SUCCESS;
             let code = given_or(code, &raw mut own_code);
-            // SAFETY: the caller keeps to the standard; the function has these arguments.
+            // SAFETY: `file` and `is_atomic` are addresses of a handle and a logical value, by the standard; MPI's
+            // function of this name takes the same. `code` is not null any more.
             let work = || unsafe {
                 let Some(next) = *NEXT.get_or_init(|| function($next_atomicity)) else {
                     return *code = MISSING;
@@ -240,7 +246,7 @@ macro_rules! file_calls {
                     });
                 }
             };
-            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            // SAFETY: `code` is null or has room for a code, by the standard.
             contain(stringify!($atomicity), work, || unsafe {
                 set_code(code, internal_error())
             });
@@ -278,7 +284,8 @@ macro_rules! collective_calls {
         ) {
             type Call = unsafe extern "C" fn(*const Fint, $(replace!($argument *mut c_void),)* *mut Fint);
             static CALLS: OnceLock<[Option<Call>; 2]> = OnceLock::new();
-            // SAFETY: the caller keeps to the standard; both functions have these arguments.
+            // SAFETY: `file` is the address of a file's handle, and the rest are arguments of both functions, by the
+            // standard.
             let work = || unsafe {
                 let calls = CALLS.get_or_init(|| [function($own), function($independent)]);
                 let handles = Conversions::get(true);
@@ -290,7 +297,7 @@ macro_rules! collective_calls {
                     None => set_code(code, MISSING),
                 }
             };
-            // SAFETY: the caller keeps to the standard: null, or room for a code.
+            // SAFETY: `code` is null or has room for a code, by the standard.
             contain(stringify!($collective), work, || unsafe { set_code(code, internal_error()) });
         }
     )*};

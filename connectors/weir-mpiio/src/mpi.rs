@@ -49,7 +49,8 @@ impl MpiIo {
     ///
     /// A valid file.
     pub unsafe fn give_hints(&self, file: MpiHandle, hints: &[(&CStr, &CStr)]) {
-        // SAFETY: the caller vouches for the file. Without hints it is slower, and as good.
+        // SAFETY: the file is open, and all its processes call this, by the caller; the info object
+        // is ours. Without hints it is slower, and as good.
         unsafe {
             if let Some(info) = self.mpi.info_of(hints) {
                 (self.file_set_info)(file, info);
