@@ -34,7 +34,8 @@ type Copy = unsafe fn(*mut u8, *const u8, usize);
 ///
 /// As `copy_in`.
 unsafe fn memcpy(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
+    // caller.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct AddressRange {
 
 // SAFETY: the range gives only pointers, whose users justify that they follow them.
 unsafe impl Send for AddressRange {}
-// SAFETY: as above.
+// SAFETY: the range is never changed, and gives only pointers.
 unsafe impl Sync for AddressRange {}
 
 impl AddressRange {

@@ -59,7 +59,8 @@ const LINE: usize = 64;
 /// here depends on what is in it.
 #[inline]
 pub unsafe fn copy_in(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
+    // caller.
     unsafe {
         if len >= STREAM_MIN_BYTES {
             stream_in(dst, src, len);
@@ -77,7 +78,8 @@ pub unsafe fn copy_in(dst: *mut u8, src: *const u8, len: usize) {
 /// mixture of old and new.
 #[inline]
 pub unsafe fn copy_out(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
+    // caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if len >= x86_64::TWO_PAGES_BYTES {
@@ -97,7 +99,7 @@ pub unsafe fn copy_out(dst: *mut u8, src: *const u8, len: usize) {
 unsafe fn cached_out(dst: *mut u8, src: *const u8, len: usize) {
     let mut at = 0;
     while at + LINE <= len {
-        // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
+        // SAFETY: `at + LINE <= len`, and `len` bytes are readable at `src` and writable at `dst`, by the caller.
         unsafe {
             let (from, to) = (src.add(at), dst.add(at).cast::<Vector16>());
             let line = [
@@ -110,11 +112,15 @@ unsafe fn cached_out(dst: *mut u8, src: *const u8, len: usize) {
         }
         at += LINE;
     }
-    // SAFETY: as above.
+    // SAFETY: `at <= len`: the rest of the bytes.
     unsafe { short_out(dst.add(at), src.add(at), len - at) };
 }
 
 /// Copies fewer than [`LINE`] bytes out of a slab; see [`copy_short`].
+///
+/// # Safety
+///
+/// As for [`copy_out`].
 #[inline]
 unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
     /// The first and the last bytes of `len`, in moves of one width.
@@ -126,7 +132,7 @@ unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
             dst.add(back).cast::<$type>().write_unaligned(tail);
         }};
     }
-    // SAFETY: each move lies within what the caller vouches for, and each pair covers it.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, by the caller. Each move lies within them.
     unsafe {
         match len {
             32.. => {
@@ -158,12 +164,16 @@ unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
 ///
 /// The next write of a log follows right after this one, so the lines ahead are not
 /// wasted. Prefetching past the end of a mapping is harmless: it cannot fault.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
 #[inline]
 unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
     let mut at = 0;
     while at + LINE <= len {
         prefetch_for_write(dst.wrapping_add(at + WRITE_AHEAD_BYTES));
-        // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
+        // SAFETY: `at + LINE <= len`, and `len` bytes are readable at `src` and writable at `dst`, by the caller.
         unsafe {
             let line = src.add(at).cast::<[Vector16; 4]>().read_unaligned();
             for (i, part) in line.into_iter().enumerate() {
@@ -181,6 +191,10 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
 
 /// Copies fewer than [`LINE`] bytes by at most two moves of one size that may overlap,
 /// which a call of memcpy would take longer to decide on.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
 #[inline]
 unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
     /// The first and the last bytes of `len`, in moves of one width. Those of `src` are read before
@@ -194,7 +208,7 @@ unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
             $store(dst.add(back), tail);
         }};
     }
-    // SAFETY: each move lies within what the caller vouches for, and each pair covers it.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, by the caller. Each move lies within them.
     unsafe {
         match len {
             32.. => {
@@ -217,16 +231,22 @@ unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
 }
 
 /// Stores around the cache where the processor can, fenced.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
 #[inline]
 unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
+    // caller.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         x86_64::stream_in(dst, src, len);
     }
     // Elsewhere (aarch64) such lengths stream by themselves: the processors turn off
     // write-allocation when whole lines are written in a row.
-    // SAFETY: handed on to the caller.
+    // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
+    // caller.
     #[cfg(not(target_arch = "x86_64"))]
     unsafe {
         cached_in(dst, src, len);
@@ -242,7 +262,7 @@ fn prefetch_for_write(line: *const u8) {
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
     }
-    // SAFETY: as above.
+    // SAFETY: a prefetch has no effect on memory or registers and does not fault.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));

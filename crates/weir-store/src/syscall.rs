@@ -36,7 +36,8 @@ pub(crate) fn start_writing(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resu
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall4(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
-    // SAFETY: handed on to the caller. The kernel changes rcx and r11 besides rax.
+    // SAFETY: the arguments are valid for the call, which changes no memory of Rust's, by the
+    // caller. The kernel changes rcx and r11 besides rax.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -57,7 +58,8 @@ unsafe fn syscall4(number: usize, a: usize, b: usize, c: usize, d: usize) -> isi
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall4(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the arguments are valid for the call, which changes no memory of Rust's, by the
+    // caller. The kernel changes x0 alone.
     unsafe {
         core::arch::asm!(
             "svc 0",

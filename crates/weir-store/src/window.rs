@@ -48,7 +48,7 @@ pub struct Window {
 // SAFETY: a window is an address range mapped for the life of the process; the copies allow for
 // other threads and processes that change its bytes at the same time.
 unsafe impl Send for Window {}
-// SAFETY: as above.
+// SAFETY: a window is never changed, and its copies allow for other threads that change its bytes.
 unsafe impl Sync for Window {}
 
 impl Window {
@@ -74,7 +74,7 @@ impl Window {
     /// The `len` bytes from `at` on, if they lie within.
     pub fn part(&self, at: usize, len: usize) -> Option<Window> {
         let within = at <= self.len && len <= self.len - at;
-        // SAFETY: the part lies within the window, of which the same holds.
+        // SAFETY: the part lies within the window, which stays mapped as `new` requires, and so does the part.
         within.then(|| unsafe { Window::new(self.base.add(at), len) })
     }
 
@@ -154,9 +154,9 @@ pub struct ReadWindow {
     len: usize,
 }
 
-// SAFETY: as for `Window`.
+// SAFETY: an address range mapped for the life of the process, of which the copies allow for changes.
 unsafe impl Send for ReadWindow {}
-// SAFETY: as above.
+// SAFETY: a window is never changed, and its copies allow for other threads that change its bytes.
 unsafe impl Sync for ReadWindow {}
 
 impl ReadWindow {
@@ -182,7 +182,7 @@ impl ReadWindow {
     /// The `len` bytes from `at` on, if they lie within.
     pub fn part(&self, at: usize, len: usize) -> Option<ReadWindow> {
         let within = at <= self.len && len <= self.len - at;
-        // SAFETY: the part lies within the window, of which the same holds.
+        // SAFETY: the part lies within the window, which stays mapped as `new` requires, and so does the part.
         within.then(|| unsafe { ReadWindow::new(self.base.add(at), len) })
     }
 

@@ -25,21 +25,22 @@ macro_rules! moves {
         #[allow(clippy::inline_always)] // one instruction
         pub(super) unsafe fn $load(from: *const u8) -> $type {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: one load, of memory that the caller vouches for.
+            // SAFETY: one load, of as many bytes as are readable at `from`, by the caller.
             unsafe {
                 let value: $type;
                 core::arch::asm!($x86_from, out($class) value, in(reg) from, options(nostack, preserves_flags, readonly));
                 value
             }
             #[cfg(all(target_arch = "aarch64", not(miri)))]
-            // SAFETY: as above.
+            // SAFETY: one load, of as many bytes as are readable at `from`, by the caller.
             unsafe {
                 let value: $type;
                 core::arch::asm!($arm_from, out(reg) value, in(reg) from, options(nostack, preserves_flags, readonly));
                 value
             }
             #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-            // SAFETY: as above; of bytes, which need no alignment, and all are right for the type.
+            // SAFETY: that many bytes are readable at `from`, by the caller. They need no
+            // alignment, and all are right for the type.
             unsafe {
                 let bytes = from.cast::<[u8; size_of::<$type>()]>().read_volatile();
                 (&raw const bytes).cast::<$type>().read_unaligned()
@@ -53,17 +54,17 @@ macro_rules! moves {
         #[allow(clippy::inline_always)] // one instruction
         pub(super) unsafe fn $store(to: *mut u8, value: $type) {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: one store, to memory that the caller vouches for.
+            // SAFETY: one store, of as many bytes as are writable at `to`, by the caller.
             unsafe {
                 core::arch::asm!($x86_into, in(reg) to, in($class) value, options(nostack, preserves_flags));
             }
             #[cfg(all(target_arch = "aarch64", not(miri)))]
-            // SAFETY: as above.
+            // SAFETY: one store, of as many bytes as are writable at `to`, by the caller.
             unsafe {
                 core::arch::asm!($arm_into, in(reg) to, in(reg) value, options(nostack, preserves_flags));
             }
             #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-            // SAFETY: as above; of bytes, which need no alignment.
+            // SAFETY: that many bytes are writable at `to`, by the caller. They need no alignment.
             unsafe {
                 let bytes = (&raw const value).cast::<[u8; size_of::<$type>()]>();
                 to.cast::<[u8; size_of::<$type>()]>().write_volatile(bytes.read());
@@ -81,21 +82,21 @@ moves!(load_16, store_16, Vector16, xmm_reg: "movdqu {}, [{}]", "movdqu [{}], {}
 
 /// # Safety
 ///
-/// As for the others.
+/// 16 bytes are readable at `from`, of any alignment.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) unsafe fn load_16(from: *const u8) -> Vector16 {
-    // SAFETY: as the caller vouches.
+    // SAFETY: 16 bytes are readable at `from`, by the caller.
     unsafe { [load_8(from), load_8(from.add(8))] }
 }
 
 /// # Safety
 ///
-/// As for the others.
+/// 16 bytes are writable at `to`, of any alignment.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub(super) unsafe fn store_16(to: *mut u8, value: Vector16) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: 16 bytes are writable at `to`, by the caller.
     unsafe {
         store_8(to, value[0]);
         store_8(to.add(8), value[1]);
@@ -107,7 +108,7 @@ pub(super) unsafe fn store_16(to: *mut u8, value: Vector16) {
 /// The byte at `from` is readable.
 #[inline]
 pub(super) unsafe fn load_1(from: *const u8) -> u8 {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the byte at `from` is readable, by the caller.
     unsafe { from.read_volatile() }
 }
 
@@ -116,6 +117,6 @@ pub(super) unsafe fn load_1(from: *const u8) -> u8 {
 /// The byte at `to` is writable.
 #[inline]
 pub(super) unsafe fn store_1(to: *mut u8, value: u8) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the byte at `to` is writable, by the caller.
     unsafe { to.write_volatile(value) }
 }

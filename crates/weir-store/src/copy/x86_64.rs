@@ -74,7 +74,7 @@ pub(super) fn kernels_here() -> &'static [CopyKernel] {
 ///
 /// As `copy::copy_in`.
 pub(super) unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the processor has that kernel's instructions; the rest is the caller's.
+    // SAFETY: the processor has that kernel's instructions. `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the caller.
     unsafe { (KERNELS[widest()].stream_in)(dst, src, len) }
 }
 
@@ -84,7 +84,7 @@ pub(super) unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
 ///
 /// As `copy::copy_out`.
 pub(super) unsafe fn read_out(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the processor has that kernel's instructions; the rest is the caller's.
+    // SAFETY: the processor has that kernel's instructions. `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the caller.
     unsafe { (KERNELS[widest()].read_out)(dst, src, len) }
 }
 
@@ -106,22 +106,30 @@ macro_rules! kernel {
             const VECTORS: usize = LINE / size_of::<$vector>();
 
             /// A line of the program's.
+            ///
+            /// # Safety
+            ///
+            /// The processor has the instruction set; a line is readable at `src`.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_line(src: *const u8) -> [$vector; VECTORS] {
-                // SAFETY: the caller has a line readable at `src`.
+                // SAFETY: a line is readable at `src`, by the caller, of which each vector is a part.
                 core::array::from_fn(|i| unsafe { $load(src.cast::<$vector>().add(i)) })
             }
 
             /// A vector of a slab, to which others may be storing: see `shared`.
+            ///
+            /// # Safety
+            ///
+            /// The processor has the instruction set; a vector is readable at `src`.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_shared(src: *const u8) -> $vector {
                 #[cfg(miri)]
-                // SAFETY: one load, of memory that the caller vouches for.
+                // SAFETY: one load, of a vector that is readable at `src`, by the caller.
                 return unsafe { $load(src.cast::<$vector>()) };
                 #[cfg(not(miri))]
-                // SAFETY: as above.
+                // SAFETY: one load, of a vector that is readable at `src`, by the caller.
                 unsafe {
                     let value: $vector;
                     core::arch::asm!($shared_load, out($class) value, in(reg) src, options(nostack, preserves_flags, readonly));
@@ -130,25 +138,32 @@ macro_rules! kernel {
             }
 
             /// Stores a vector to a slab around the cache.
+            ///
+            /// # Safety
+            ///
+            /// The processor has the instruction set; `dst` is aligned to a vector, which is writable there.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn stream(dst: *mut u8, value: $vector) {
                 #[cfg(miri)]
-                // SAFETY: one store, to aligned memory that the caller vouches for.
+                // SAFETY: one store, to aligned memory that has room for a vector, by the caller.
                 unsafe {
                     dst.cast::<$vector>().write(value);
                 }
                 #[cfg(not(miri))]
-                // SAFETY: as above.
+                // SAFETY: one store, to aligned memory that has room for a vector, by the caller.
                 unsafe {
                     core::arch::asm!($stream, in(reg) dst, in($class) value, options(nostack, preserves_flags));
                 }
             }
 
+            /// # Safety
+            ///
+            /// As for `load_line`.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_shared_line(src: *const u8) -> [$vector; VECTORS] {
-                // SAFETY: the caller has a line readable at `src`.
+                // SAFETY: a line is readable at `src`, by the caller, of which each vector is a part.
                 core::array::from_fn(|i| unsafe { load_shared(src.add(i * size_of::<$vector>())) })
             }
 
