@@ -136,7 +136,8 @@ impl Mapping {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, writable, and `&mut self` makes it the only slice.
+        // SAFETY: the mapping is readable and writable, and lives as long as `self`; `&mut self`
+        // makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }

@@ -187,7 +187,8 @@ fn header(block: *mut u8) -> *mut Header {
 ///
 /// A block of this arena, which nobody uses.
 unsafe fn free(heap: &mut Dlmalloc<Pages>, block: *mut u8) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: the block is one of this arena, by the caller, so its header has the address at which
+    // it begins.
     unsafe { heap.c_free((*header(block)).begin) };
 }
 

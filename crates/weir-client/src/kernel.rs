@@ -60,14 +60,15 @@ const F_UNLCK: i16 = 2;
 unsafe fn syscall4(number: usize, args: [usize; 4]) -> Result<usize, Errno> {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's calling convention; what the call does is the caller's promise.
+    // SAFETY: the kernel's calling convention; pointers among the arguments are valid for the call, by the caller.
     unsafe {
         asm!("syscall", inlateout("rax") number.cast_signed() => result, in("rdi") args[0],
             in("rsi") args[1], in("rdx") args[2], in("r10") args[3],
             lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the kernel's calling convention; pointers among the arguments are valid for the call,
+    // by the caller.
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") args[0].cast_signed() => result,
             in("x1") args[1], in("x2") args[2], in("x3") args[3], options(nostack));
@@ -293,10 +294,11 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// A static that holds a reference to something that lives for ever, or nothing.
+/// A static that holds a reference to something that lives for ever, or nothing. Threads share it as they
+/// may share the reference.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Slot<T: 'static>(AtomicPtr<T>);
+pub struct Slot<T: 'static>(AtomicPtr<T>, PhantomData<&'static T>);
 
 impl<T> Default for Slot<T> {
     fn default() -> Slot<T> {
@@ -307,7 +309,7 @@ impl<T> Default for Slot<T> {
 impl<T> Slot<T> {
     /// Holds nothing.
     pub const fn empty() -> Slot<T> {
-        Slot(AtomicPtr::new(ptr::null_mut()))
+        Slot(AtomicPtr::new(ptr::null_mut()), PhantomData)
     }
 
     /// The reference that it holds.
@@ -332,7 +334,7 @@ impl<T> Slot<T> {
             .compare_exchange(empty, new, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => value,
-            // SAFETY: as in `get`; it is not null.
+            // SAFETY: it is not `empty`, so it comes from a `&'static T` given to `set`.
             Err(held) => unsafe { &*held },
         }
     }
@@ -340,7 +342,7 @@ impl<T> Slot<T> {
     /// Makes it hold `value`; returns the reference that it held before.
     pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
         let held = self.0.swap(as_pointer(value), Ordering::AcqRel);
-        // SAFETY: as in `get`.
+        // SAFETY: null, or from a `&'static T` given to `set`.
         unsafe { held.as_ref() }
     }
 }

@@ -148,7 +148,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; the guard itself is borrowed mutably.
+        // SAFETY: this thread owns the lock, and has one guard of it, which is borrowed mutably.
         unsafe { &mut *self.lock.value.get() }
     }
 }

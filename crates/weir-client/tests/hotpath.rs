@@ -31,18 +31,18 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as for `System`, whose contract is the caller's.
+        // SAFETY: `layout` has a size, by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: `at` and `layout` are a block of `System`'s, by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
+        // SAFETY: `at` and `layout` are a block of `System`'s, and `size` is not 0, by the caller.
         unsafe { System.realloc(at, layout, size) }
     }
 }

@@ -211,7 +211,7 @@ fn descriptors_share_their_offset() {
     assert!(p().descriptors.is_ours(other));
     close(fd);
     write(other, b"ef");
-    // SAFETY: as above.
+    // SAFETY: a C string; the descriptor is the kernel's.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
     assert_eq!(p().descriptors.dup2(null, other), Some(Ok(other)));
     assert!(!p().descriptors.is_ours(other));

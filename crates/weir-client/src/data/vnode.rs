@@ -350,23 +350,24 @@ impl Vnode {
 
     /// Forgets the parent's writing: in a child after fork, which has no cell and no other threads.
     pub fn forget_after_fork(&self) {
+        // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
+        unsafe {
+            for stream in &self.streams {
+                stream.break_after_fork();
+            }
+            self.ahead.break_after_fork();
+            self.map.break_after_fork();
+            self.copy.break_after_fork();
+        }
         for stream in &self.streams {
-            // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
-            unsafe { stream.break_after_fork() };
             if let Some(mut stream) = stream.lock() {
                 *stream = Stream::default();
             }
         }
         self.reads_far.store(false, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { self.ahead.break_after_fork() };
         if let Some(mut ahead) = self.ahead.lock() {
             ahead.forget();
         }
-        // SAFETY: as above.
-        unsafe { self.map.break_after_fork() };
-        // SAFETY: as above.
-        unsafe { self.copy.break_after_fork() };
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }

@@ -12,17 +12,17 @@ use super::abi;
 /// # Safety
 /// Its first field is a `Fid`, and it is `repr(C)`.
 pub unsafe trait Object {}
-// SAFETY: all are `repr(C)` and begin with a `Fid`.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Fabric {}
-// SAFETY: as above.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Domain {}
-// SAFETY: as above.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Av {}
-// SAFETY: as above.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Cq {}
-// SAFETY: as above.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Ep {}
-// SAFETY: as above.
+// SAFETY: it is `repr(C)` and begins with a `Fid`.
 unsafe impl Object for abi::Mr {}
 
 /// An open object of libfabric; closed when dropped.
@@ -162,8 +162,8 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: as in `into_vec`; who drops this has closed the endpoint, or no operation
-        // was under way.
+        // SAFETY: the parts are those of the vector that `new` took over. The owner has closed the
+        // endpoint, or no operation is under way.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
     }
 }
