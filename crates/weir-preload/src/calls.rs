@@ -94,6 +94,25 @@ unsafe fn number_at<'a>(pointer: *mut i64) -> Result<Option<&'a mut i64>, Errno>
     }
 }
 
+/// Closes a descriptor that is the caller's to close.
+pub(crate) fn close_fd(fd: c_int) {
+    // SAFETY: a number.
+    unsafe { close(fd) };
+}
+
+/// `fcntl(2)` with a command that takes a number.
+pub(crate) fn fcntl_number<const COMMAND: c_int>(fd: c_int, number: c_int) -> c_int {
+    use libc::{F_DUPFD_CLOEXEC, F_GETFL, F_SETFD, F_SETFL};
+    const {
+        assert!(matches!(
+            COMMAND,
+            F_DUPFD_CLOEXEC | F_GETFL | F_SETFD | F_SETFL
+        ));
+    };
+    // SAFETY: these commands take a number.
+    unsafe { fcntl(fd, COMMAND, number as usize) }
+}
+
 /// The most that one call transfers, as on Linux.
 const MAX_TRANSFER: usize = 0x7fff_f000;
 

@@ -71,19 +71,22 @@ pub fn remember_origin() {
         let address = remember_origin as fn() as *const c_void;
         (libc::dladdr(address, &raw mut here), here)
     };
-    // SAFETY: C strings; the environment is not changed here.
-    let (origin, at) = unsafe {
-        let instance = bytes_of(libc::getenv(INSTANCE.as_ptr()));
-        let at = bytes_of(libc::getenv(AT.as_ptr()));
-        (bytes_of(here.dli_fname).zip(instance), at)
-    };
-    if let Some((library, instance)) = origin.filter(|_| found != 0) {
+    // SAFETY: null, or the name of this library, which stays loaded.
+    let library = unsafe { bytes_of(here.dli_fname) }.filter(|_| found != 0);
+    if let Some((library, instance)) = library.zip(variable(INSTANCE)) {
         let _ = ORIGIN.set(Origin {
             library: library.to_vec(),
-            instance: instance.to_vec(),
-            at: at.map(<[u8]>::to_vec),
+            instance,
+            at: variable(AT),
         });
     }
+}
+
+/// The value of a variable of this program.
+pub(crate) fn variable(name: &CStr) -> Option<Vec<u8>> {
+    // SAFETY: a C string, and null or another one, which is copied at once. C has no thread change the environment
+    // while another one reads it.
+    unsafe { bytes_of(libc::getenv(name.as_ptr())) }.map(<[u8]>::to_vec)
 }
 
 /// The variables, with their values, that an environment lacks to load the interposer into a new

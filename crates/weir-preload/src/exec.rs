@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use weir_client::kernel::path_of;
 use weir_client::process::process;
 
-use crate::environment::{environ, keeps_us_out, with_environment, Strings};
+use crate::environment::{environ, keeps_us_out, variable, with_environment, Strings};
 use crate::{
     attempt, bytes_of, calls, elf, is_active, is_our_c_path, is_ours, names, needed, raw, status,
 };
@@ -139,8 +139,7 @@ pub(crate) unsafe fn starts_without_us(path: *const c_char) -> bool {
         }
         let line = interpreter_of(program);
         let without = elf::is_static(program) || gives_rights(program);
-        // SAFETY: no pointers.
-        unsafe { calls::close(program) };
+        calls::close_fd(program);
         match line {
             Ok(Some(line)) => interpreter = Some(line.interpreter),
             _ => return without,
@@ -397,9 +396,7 @@ pub(crate) unsafe fn search(
 
 /// The paths at which a program of this name is looked up.
 pub(crate) fn candidates(name: &[u8]) -> impl Iterator<Item = CString> + '_ {
-    // SAFETY: C strings.
-    let path = unsafe { bytes_of(libc::getenv(c"PATH".as_ptr())) };
-    let path = path.unwrap_or(b"/bin:/usr/bin").to_vec();
+    let path = variable(c"PATH").unwrap_or_else(|| b"/bin:/usr/bin".to_vec());
     let dirs: Vec<_> = path
         .split(|byte| *byte == b':')
         .map(<[u8]>::to_vec)

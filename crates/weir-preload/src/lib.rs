@@ -339,9 +339,8 @@ extern "C" fn construct() {
         weir_client::sys::set_single_threaded_flag(flag.cast());
     }
     #[cfg(debug_assertions)]
-    // SAFETY: a C string; the environment is not changed while libraries are initialised.
-    if let Some(step) = unsafe { bytes_of(libc::getenv(bugs::planted::VARIABLE.as_ptr())) } {
-        bugs::planted::plant(step);
+    if let Some(step) = environment::variable(bugs::planted::VARIABLE) {
+        bugs::planted::plant(&step);
     }
     process::process().init();
     environment::forget_heritage();

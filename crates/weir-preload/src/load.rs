@@ -20,6 +20,7 @@ use weir_client::process::{path_of_copy, process};
 use weir_client::siglock::SigLock;
 
 use crate::elf::Needs;
+use crate::environment::variable;
 use crate::{bytes_of, calls, is_our_c_path, names, status};
 
 mod next {
@@ -36,9 +37,8 @@ mod next {
 /// `$LD_LIBRARY_PATH` at the start of the program, as the loader does.
 pub fn resolve() {
     next::resolve_all();
-    // SAFETY: a C string, or null; the environment is not changed here.
-    let named = unsafe { bytes_of(libc::getenv(c"LD_LIBRARY_PATH".as_ptr())) };
-    let dirs = named.unwrap_or_default().split(|byte| b":;".contains(byte));
+    let named = variable(c"LD_LIBRARY_PATH").unwrap_or_default();
+    let dirs = named.split(|byte| b":;".contains(byte));
     let dirs = dirs.filter(|dir| !dir.is_empty()).map(<[u8]>::to_vec);
     let _ = LIBRARY_PATH.set(dirs.collect());
 }
@@ -248,8 +248,7 @@ unsafe fn name_of_copy(
     if !crate::is_ours(copy) && !is_copy(copy) {
         // A link led out of weir: the loader follows the link's path itself.
         let outside = path_of(copy);
-        // SAFETY: it was made here.
-        unsafe { calls::close(copy) };
+        calls::close_fd(copy);
         return outside.ok();
     }
     if depth < DEEPEST {
@@ -273,8 +272,7 @@ pub(crate) fn adopt(copy: c_int) {
     let Some(identity) = identity_of(copy).filter(|_| path.is_some()) else {
         return;
     };
-    // SAFETY: numbers.
-    unsafe { calls::fcntl(copy, libc::F_SETFD, libc::FD_CLOEXEC as usize) };
+    calls::fcntl_number::<{ libc::F_SETFD }>(copy, libc::FD_CLOEXEC);
     let file = path.and_then(|path| file_at(&path));
     let _signals = block_signals();
     if let Some(mut loaded) = LOADED.lock() {
@@ -337,10 +335,7 @@ fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
     let mut loaded = LOADED.lock()?;
     let above = loaded.iter().map(|loaded| loaded.copy + 1).max();
     let above = above.filter(|above| *above > FIRST);
-    let duplicate = |from: c_int| {
-        // SAFETY: numbers.
-        unsafe { calls::fcntl(copy, libc::F_DUPFD_CLOEXEC, from as usize) }
-    };
+    let duplicate = |from: c_int| calls::fcntl_number::<{ libc::F_DUPFD_CLOEXEC }>(copy, from);
     let wanted = above.unwrap_or(FIRST);
     let mut kept = duplicate(wanted);
     if kept < 0 && above.is_none() {
@@ -352,8 +347,7 @@ fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
                 .unwrap_or(3),
         );
     }
-    // SAFETY: it was made here.
-    unsafe { calls::close(copy) };
+    calls::close_fd(copy);
     if kept < 0 {
         return None;
     }

@@ -70,8 +70,7 @@ impl Copies {
                     .materialize_at(libc::AT_FDCWD, path.to_bytes(), 0)
             });
             if let Ok(Some(Ok(copy))) = copy {
-                // SAFETY: numbers.
-                unsafe { calls::fcntl(copy, libc::F_SETFD, 0) };
+                calls::fcntl_number::<{ libc::F_SETFD }>(copy, 0);
                 self.found.push((name, copy));
                 new.push((path, copy));
             }
@@ -126,8 +125,7 @@ pub(crate) unsafe fn with_libraries(
     let done = exec(all.collect::<Vec<_>>().as_ptr());
     let saved = crate::raw::errno();
     for (_, copy) in copies.found {
-        // SAFETY: it was made here.
-        unsafe { calls::close(copy) };
+        calls::close_fd(copy);
     }
     crate::raw::restore_errno(saved);
     done

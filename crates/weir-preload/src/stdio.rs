@@ -443,13 +443,11 @@ mod exported {
 
 /// Returns true if a descriptor's access mode allows that of a stream; sets O_APPEND as fdopen(3) does.
 fn allows(fd: c_int, wanted: c_int) -> bool {
-    // SAFETY: F_GETFL takes no pointer.
-    let flags = unsafe { calls::fcntl(fd, libc::F_GETFL, 0) };
+    let flags = calls::fcntl_number::<{ libc::F_GETFL }>(fd, 0);
     let access = flags & libc::O_ACCMODE;
     let fits = access == libc::O_RDWR || access == wanted & libc::O_ACCMODE;
     if fits && wanted & libc::O_APPEND != 0 && flags & libc::O_APPEND == 0 {
-        // SAFETY: F_SETFL takes no pointer.
-        unsafe { calls::fcntl(fd, libc::F_SETFL, (flags | libc::O_APPEND) as usize) };
+        calls::fcntl_number::<{ libc::F_SETFL }>(fd, flags | libc::O_APPEND);
     }
     flags >= 0 && fits
 }

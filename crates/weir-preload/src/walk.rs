@@ -114,11 +114,18 @@ struct Walk {
 /// An open directory, closed when it is dropped.
 struct OpenDirectory(c_int);
 
+impl OpenDirectory {
+    /// Makes it the current directory.
+    fn enter(&self) -> Result<(), WalkEnded> {
+        // SAFETY: a number.
+        succeeded(unsafe { calls::fchdir(self.0) }).map(drop)
+    }
+}
+
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
         let saved = raw::errno();
-        // SAFETY: it is this structure's.
-        unsafe { calls::close(self.0) };
+        calls::close_fd(self.0);
         raw::restore_errno(saved);
     }
 }
@@ -200,8 +207,7 @@ impl Walk {
         }
         let walked = walk(self);
         let saved = raw::errno();
-        // SAFETY: a number.
-        succeeded(unsafe { calls::fchdir(here.0) })?;
+        here.enter()?;
         raw::restore_errno(saved);
         walked
     }
@@ -292,8 +298,7 @@ impl Walk {
             self.visit(FTW_D, stat)?;
         }
         if self.has_flag(FTW_CHDIR) {
-            // SAFETY: a number.
-            succeeded(unsafe { calls::fchdir(open.0) })?;
+            open.enter()?;
         }
         let keeps =
             self.has_flag(FTW_CHDIR) || (self.at.level as usize) < self.open.saturating_sub(1);
@@ -315,8 +320,7 @@ impl Walk {
         // The caller's function finds the directory by its name, relative to its parent.
         if self.has_flag(FTW_CHDIR) {
             if let Some(parent) = parent {
-                // SAFETY: a number.
-                succeeded(unsafe { calls::fchdir(parent.0) })?;
+                parent.enter()?;
             }
         }
         walked?;
