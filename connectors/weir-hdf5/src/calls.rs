@@ -1,5 +1,8 @@
 //! The callbacks that replace those of the pass-through connector, each by the slot of its connector. All of them call the
 //! replaced one; after one that failed, HDF5's errors stay as they are. If one of our assertions fails, they fail as HDF5's do.
+//!
+//! HDF5, their caller, owes what its VOL gives to a callback: objects of the connector, valid lists, arguments of the operation,
+//! and room for the answers, all of which live through the call.
 
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;

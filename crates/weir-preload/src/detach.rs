@@ -22,8 +22,8 @@ mod next {
 
 pub use next::resolve_all as resolve;
 
-/// Makes standard input, output and error duplicates of `fd`.
-unsafe fn onto_standard(fd: c_int) -> c_int {
+/// Makes standard input, output and error duplicates of `fd`, which is closed.
+fn onto_standard(fd: c_int) -> c_int {
     for standard in 0..3 {
         // SAFETY: numbers.
         if unsafe { calls::dup2(fd, standard) } < 0 {
@@ -31,8 +31,7 @@ unsafe fn onto_standard(fd: c_int) -> c_int {
         }
     }
     if fd > 2 {
-        // SAFETY: the caller gives it away.
-        unsafe { calls::close(fd) };
+        calls::close_fd(fd);
     }
     0
 }

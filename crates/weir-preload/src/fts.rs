@@ -567,6 +567,10 @@ impl Fts {
     }
 
     /// Does the instruction that the program set on the entry before its turn came.
+    ///
+    /// # Safety
+    ///
+    /// There is a current entry; see `read`.
     unsafe fn arrive(&mut self) -> *mut Entry {
         // SAFETY: `current` is an entry of this walk.
         unsafe {

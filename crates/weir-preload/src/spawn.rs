@@ -346,7 +346,7 @@ impl SpawnAttributes {
     }
 
     /// Applies the attributes in the child, except the signal mask.
-    unsafe fn apply(&self) -> Result<(), Errno> {
+    fn apply(&self) -> Result<(), Errno> {
         // SAFETY: numbers, and structures of this one.
         unsafe {
             if self.has(SET_DEFAULTS) {
@@ -460,7 +460,7 @@ unsafe fn spawn(
 }
 
 /// A pipe with descriptor numbers that no action uses.
-unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
+fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
     let used = actions.iter().map(|action| match action {
         Action::Open { fd, .. }
         | Action::Close(fd)
@@ -471,7 +471,7 @@ unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
     });
     let above = used.max().unwrap_or(0).max(2) + 1;
     let mut both = [-1; 2];
-    // SAFETY: room for two; numbers.
+    // SAFETY: room for two descriptors; the rest are numbers, of descriptors made here.
     unsafe {
         checked(made::pipe2(both.as_mut_ptr(), libc::O_CLOEXEC))?;
         let moved = both.map(|fd| {

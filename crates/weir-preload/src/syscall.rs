@@ -209,12 +209,12 @@ by_number! {
 /// The flags of calls that have none.
 const NO_FLAGS: c_int = 0;
 
-unsafe fn exit_group(status: c_int) -> c_long {
+fn exit_group(status: c_int) -> c_long {
     ending::_exit(status)
 }
 
 /// `fadvise64(2)`, which reports by errno the error that libc's function returns.
-unsafe fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
+fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
     // SAFETY: numbers.
     match unsafe { calls::posix_fadvise(fd, offset, length, advice) } {
         0 => 0,
