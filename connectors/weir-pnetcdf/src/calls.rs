@@ -180,7 +180,7 @@ impl LoggedFile {
             result = first_error(result, code);
             code
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller.
         let (mut others, is_all) = unsafe { self.end_own(list, end_put) };
         // PnetCDF's own come after the entries before them.
         let has_others = !others.is_empty() || is_all && self.has_requests_of_library();
