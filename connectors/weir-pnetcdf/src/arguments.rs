@@ -10,8 +10,8 @@ use weir_connect::mpi::{MpiHandle, Offset};
 
 use crate::datatypes::Datatypes;
 use crate::library::{
-    NC_ECHAR, NC_EEDGE, NC_EGLOBAL, NC_EINVALCOORDS, NC_ENEGATIVECNT, NC_ENOTVAR, NC_ENULLCOUNT,
-    NC_ENULLSTART, NC_ESTRIDE,
+    NC_ECHAR, NC_EEDGE, NC_EGLOBAL, NC_EINVALCOORDS, NC_ENEGATIVECNT, NC_ENOTVAR, NC_ENULLSTART,
+    NC_ESTRIDE,
 };
 
 /// The highest number of a record in the formats before CDF-5.
@@ -136,6 +136,8 @@ impl NamedPart {
             false => variable.shape[dimension],
         };
         let rank = variable.shape.len();
+        // As 1.12.3: for parts of lists (varn) it has codes of their own.
+        let mut without_start = NC_EINVALCOORDS;
         let (start, count, stride) = match self {
             NamedPart::Whole => {
                 let ranges = (0..rank).map(|dimension| Range::new(0, length(dimension)));
@@ -148,17 +150,19 @@ impl NamedPart {
                 stride,
                 may_lack_counts,
             } => {
-                if rank > 0 && count.is_null() && !may_lack_counts {
+                if may_lack_counts {
+                    without_start = NC_ENULLSTART;
+                } else if rank > 0 && count.is_null() {
                     return Err(match start.is_null() {
-                        true => NC_ENULLSTART,
-                        false => NC_ENULLCOUNT,
+                        true => NC_EINVALCOORDS,
+                        false => NC_EEDGE,
                     });
                 }
                 (start, (!count.is_null()).then_some(count), stride)
             }
         };
         if rank > 0 && start.is_null() {
-            return Err(NC_ENULLSTART);
+            return Err(without_start);
         }
         // SAFETY: neither list is null, and each has a number for every dimension, by the caller.
         let number = |list: *const Offset, dimension: usize| unsafe { *list.add(dimension) };

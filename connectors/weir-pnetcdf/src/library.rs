@@ -33,7 +33,6 @@ pub const NC_ENO_SPACE: c_int = -224;
 pub const NC_EQUOTA: c_int = -225;
 pub const NC_EPENDING: c_int = -236;
 pub const NC_ENULLSTART: c_int = -226;
-pub const NC_ENULLCOUNT: c_int = -227;
 pub const NC_ENOTBUILT: c_int = -128;
 pub const NC_EMPI: c_int = -131;
 

@@ -226,7 +226,7 @@ impl Setting for Stripe {
         let size = Size::parse(text)?;
         match Self::KNOWN.contains(&size.0) {
             true => Ok(Self::Fixed(size)),
-            false => Err(expected::<Self>(text)),
+            false => Err(InvalidValue::from(format!("expected {}", Self::SHAPE))),
         }
     }
 
@@ -381,7 +381,7 @@ impl Setting for Connectors {
                 let found: Option<Vec<Connector>> = names.split(',').map(named).collect();
                 found
                     .map(Self::Named)
-                    .ok_or_else(|| expected::<Self>(names))
+                    .ok_or_else(|| InvalidValue::from(format!("expected {}", Self::SHAPE)))
             }
         }
     }

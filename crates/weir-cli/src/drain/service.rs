@@ -504,6 +504,7 @@ impl DrainService {
         if request.file_state {
             let reply = DrainReply {
                 file: paths.first().map(|path| self.find_file(path)),
+                status: Some(self.status_now()),
                 foreign,
                 ..DrainReply::default()
             };
