@@ -5,7 +5,8 @@ use super::{encode, replay, Head, Item, JournalError, LockedName, NameChange, St
 use crate::extent::{Run, MAX_OFFSET};
 use crate::names::memory::Memory;
 use crate::names::{
-    FileType, LaminateOn, Lamination, Owner, Policy, RenameMode, SetAttr, Shard, Visibility,
+    EntryName, FileType, LaminateOn, Lamination, Owner, Policy, RenameMode, SetAttr, Shard,
+    Visibility,
 };
 use crate::proto::Child;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
@@ -115,8 +116,16 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
         7 | 8 => {
             let modes = [RenameMode::Replace, RenameMode::Exchange];
             let mode = modes[usize::from(what / 128)];
-            let (from, to) = ((dir, name(b)), (other, name(a)));
-            let renamed = shard.rename((from.0, &from.1), (to.0, &to.1), mode, now);
+            let (old, new) = (name(b), name(a));
+            let from = EntryName {
+                parent: dir,
+                name: &old,
+            };
+            let to = EntryName {
+                parent: other,
+                name: &new,
+            };
+            let renamed = shard.rename(from, to, mode, now);
             renamed.map(|done| done.moved).ok()
         }
         9 => shard.release(other).map(|()| other).ok(),

@@ -6,7 +6,8 @@
 
 use super::memory::Memory;
 use super::{
-    FileType, NamesView, Owner, RenameMode, SetAttr, Shard, ViewError, NAME_MAX, SYMLINK_MAX,
+    EntryName, FileType, NamesView, Owner, RenameMode, SetAttr, Shard, ViewError, NAME_MAX,
+    SYMLINK_MAX,
 };
 use crate::types::{Ino, Rank};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,8 @@ fn churn(shard: &mut Shard<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU
         _ => {
             let other = (n + CLASSES * random.below(NAMES / CLASSES)) % NAMES;
             let (from, to) = (name(n), name(other));
-            if let Ok(done) = shard.rename((root, &from), (root, &to), RenameMode::Replace, 1) {
+            let (from, to) = (entry(root, &from), entry(root, &to));
+            if let Ok(done) = shard.rename(from, to, RenameMode::Replace, 1) {
                 set_all(shard, done.moved, round);
                 if let Some(lost) = done.replaced {
                     shard.release(lost.ino).unwrap();
@@ -117,6 +119,11 @@ fn churn(shard: &mut Shard<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU
     move_fixed_points(shard, tree, round);
 }
 
+/// A name in a directory.
+pub(super) fn entry(parent: Ino, name: &[u8]) -> EntryName<'_> {
+    EntryName { parent, name }
+}
+
 fn move_fixed_points(shard: &mut Shard<'_>, tree: &Tree, round: u64) {
     let root = tree.root;
     let [a, b] = [b"a", b"b"].map(|n| shard.lookup(root, n).unwrap().0);
@@ -125,13 +132,13 @@ fn move_fixed_points(shard: &mut Shard<'_>, tree: &Tree, round: u64) {
     } else {
         (b, a)
     };
-    let (from, to) = ((from, &b"moving"[..]), (to, &b"moving"[..]));
+    let (from, to) = (entry(from, b"moving"), entry(to, b"moving"));
     shard.rename(from, to, RenameMode::NoReplace, 1).unwrap();
-    let (x, y) = ((root, &b"x"[..]), (root, &b"y"[..]));
+    let (x, y) = (entry(root, b"x"), entry(root, b"y"));
     shard.rename(x, y, RenameMode::Exchange, 1).unwrap();
 
     shard.create(root, b"tmp", 0o600, OWNER, 0).unwrap();
-    let (tmp, steady) = ((root, &b"tmp"[..]), (root, &b"steady"[..]));
+    let (tmp, steady) = (entry(root, b"tmp"), entry(root, b"steady"));
     let done = shard.rename(tmp, steady, RenameMode::Replace, 1).unwrap();
     shard.release(done.replaced.unwrap().ino).unwrap();
 

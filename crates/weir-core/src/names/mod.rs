@@ -77,7 +77,7 @@ pub use layout::{
     STRIPES, VERSION,
 };
 pub use policy::{LaminateOn, Lamination, Policy, Visibility};
-pub use rename::{RenameMode, RenameOutcome};
+pub use rename::{EntryName, RenameMode, RenameOutcome};
 pub use restore::RestoreError;
 pub use shard::{Counts, DirEntry, Owner, Shard, TablesPrefix, UnlinkOutcome, FIRST_COOKIE};
 pub use trees::NewTree;

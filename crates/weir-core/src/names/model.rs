@@ -3,7 +3,7 @@
 //!
 //! Inode numbers are the shard's: the model is told the number of each new inode.
 
-use super::{FileType, NamesError, Owner, RenameMode, SetAttr, NAME_MAX};
+use super::{EntryName, FileType, NamesError, Owner, RenameMode, SetAttr, NAME_MAX};
 use crate::types::Ino;
 use std::collections::{BTreeMap, HashMap};
 
@@ -198,35 +198,36 @@ impl Model {
     /// The inode that lost its name, with its links left.
     pub(crate) fn rename(
         &mut self,
-        (from, name): (Ino, &[u8]),
-        (to, new_name): (Ino, &[u8]),
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         mode: RenameMode,
         now_ns: i64,
     ) -> Done<Option<(Ino, u32)>> {
-        self.checked(from, name)?;
-        let to_node = self.checked(to, new_name)?;
-        let source = self.entry(from, name)?;
+        self.checked(from.parent, from.name)?;
+        let to_node = self.checked(to.parent, to.name)?;
+        let source = self.entry(from.parent, from.name)?;
         if to_node.nlink == 0 {
             return Err(NamesError::NotFound);
         }
-        let target = to_node.entries.get(new_name).copied();
+        let target = to_node.entries.get(to.name).copied();
         match (target, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(NamesError::Exists),
             (None, RenameMode::Exchange) => return Err(NamesError::NotFound),
             _ => {}
         }
-        if self.is_within(to, source) {
+        if self.is_within(to.parent, source) {
             return Err(NamesError::WouldLoop);
         }
         if let Some(target) = target {
-            let above = self.is_within(from, target);
+            let above = self.is_within(from.parent, target);
             let (a, b) = (&self.nodes[&source], &self.nodes[&target]);
             match mode {
                 RenameMode::Exchange if above => return Err(NamesError::WouldLoop),
                 _ if above => return Err(NamesError::NotEmpty),
                 _ if source == target => return Ok(None),
                 RenameMode::Exchange => {
-                    self.exchange((from, name, source), (to, new_name, target), now_ns);
+                    self.put(from.parent, to.parent, to.name, source, now_ns);
+                    self.put(to.parent, from.parent, from.name, target, now_ns);
                     return Ok(None);
                 }
                 _ => match (a.kind == FileType::Dir, b.kind == FileType::Dir) {
@@ -237,16 +238,11 @@ impl Model {
                 },
             }
         }
-        let replaced = target.map(|_| self.take(to, new_name, now_ns));
-        self.node_mut(from).entries.remove(name);
-        self.touch(from, now_ns);
-        self.put(from, to, new_name, source, now_ns);
+        let replaced = target.map(|_| self.take(to.parent, to.name, now_ns));
+        self.node_mut(from.parent).entries.remove(from.name);
+        self.touch(from.parent, now_ns);
+        self.put(from.parent, to.parent, to.name, source, now_ns);
         Ok(replaced)
-    }
-
-    fn exchange(&mut self, a: (Ino, &[u8], Ino), b: (Ino, &[u8], Ino), now_ns: i64) {
-        self.put(a.0, b.0, b.1, a.2, now_ns);
-        self.put(b.0, a.0, a.1, b.2, now_ns);
     }
 
     /// Enters `ino`, which comes from the directory `from`.

@@ -1,6 +1,7 @@
 //! Random sequences of operations: after each, the shard and a reader's view of its tables are the
 //! model's tree; readers of garbage terminate.
 
+use super::concurrency_tests::entry;
 use super::memory::Memory;
 use super::model::{Model, Node};
 use super::{
@@ -157,7 +158,7 @@ impl<'a> Pair<'a> {
                 prop_assert_eq!(got, self.model.rmdir(dir, name, now).map(gone));
             }
             Op::Rename(d, n, e, m, how) => {
-                let (from, to) = ((self.ino(*d), &n[..]), (self.ino(*e), &m[..]));
+                let (from, to) = (entry(self.ino(*d), n), entry(self.ino(*e), m));
                 let got = self.shard.rename(from, to, *how, now);
                 let want = self.model.rename(from, to, *how, now);
                 prop_assert_eq!(got.map(|done| done.replaced), want.map(|r| r.map(gone)));

@@ -36,6 +36,15 @@ pub struct RenameOutcome {
     pub replaced: Option<UnlinkOutcome>,
 }
 
+/// A name in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EntryName<'n> {
+    /// The directory.
+    pub parent: Ino,
+    /// The name.
+    pub name: &'n [u8],
+}
+
 /// One of the two names of a rename.
 struct RenameName<'a, 'n> {
     ino: Ino,
@@ -51,17 +60,16 @@ struct NamedEntry<'p, 'a, 'n> {
 }
 
 impl<'a> Shard<'a> {
-    /// Renames the entry `name` in `parent` to `new_name` in `new_parent`. If both name one inode,
-    /// both stay (POSIX).
+    /// Renames the entry `from` to `to`. If both name one inode, both stay (POSIX).
     pub fn rename(
         &mut self,
-        (parent, name): (Ino, &[u8]),
-        (new_parent, new_name): (Ino, &[u8]),
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         mode: RenameMode,
         now_ns: i64,
     ) -> Result<RenameOutcome, NamesError> {
-        let from = self.resolve_name(parent, name)?;
-        let to = self.resolve_name(new_parent, new_name)?;
+        let from = self.resolve_name(from)?;
+        let to = self.resolve_name(to)?;
         let source = self.entry_at(&from)?.ok_or(NamesError::NotFound)?;
         let target = self.entry_at(&to)?;
         if to.dir.nlink.load(Relaxed) == 0 {
@@ -95,7 +103,7 @@ impl<'a> Shard<'a> {
             Some(target) => done.replaced = Some(self.replace(&source, &target, now_ns)?),
             None => self.move_entry(&source, &to, now_ns)?,
         }
-        for ino in [Some(moved), other, Some(parent), Some(new_parent)]
+        for ino in [Some(moved), other, Some(from.ino), Some(to.ino)]
             .into_iter()
             .flatten()
         {
@@ -105,9 +113,13 @@ impl<'a> Shard<'a> {
         Ok(done)
     }
 
-    fn resolve_name<'n>(&self, ino: Ino, name: &'n [u8]) -> Result<RenameName<'a, 'n>, NamesError> {
-        let (dir, key) = self.entry_key(ino, name)?;
-        Ok(RenameName { ino, dir, key })
+    fn resolve_name<'n>(&self, entry: EntryName<'n>) -> Result<RenameName<'a, 'n>, NamesError> {
+        let (dir, key) = self.entry_key(entry.parent, entry.name)?;
+        Ok(RenameName {
+            ino: entry.parent,
+            dir,
+            key,
+        })
     }
 
     fn entry_at<'p, 'n>(

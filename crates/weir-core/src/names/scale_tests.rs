@@ -1,7 +1,7 @@
 //! Many entries: long scans of a directory that changes meanwhile, and memory that is allocated and
 //! given back.
 
-use super::concurrency_tests::{unlink, Random};
+use super::concurrency_tests::{entry, unlink, Random};
 use super::memory::Memory;
 use super::{Owner, RenameMode, Shard};
 use crate::types::Rank;
@@ -49,7 +49,7 @@ fn a_scan_under_churn_meets_all_that_stay_exactly_once() {
             fresh += 1;
             let new = format!("new{fresh}");
             if random.below(2) == 0 {
-                let (old, new) = ((dir, old.as_bytes()), (dir, new.as_bytes()));
+                let (old, new) = (entry(dir, old.as_bytes()), entry(dir, new.as_bytes()));
                 let _ = shard.rename(old, new, RenameMode::Replace, 1);
             } else {
                 unlink(&mut shard, dir, old.as_bytes());

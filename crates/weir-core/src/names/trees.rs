@@ -106,7 +106,7 @@ impl Shard<'_> {
 mod tests {
     use super::*;
     use crate::names::memory::Memory;
-    use crate::names::RenameMode;
+    use crate::names::{EntryName, RenameMode};
     use crate::types::Rank;
 
     const OWNER: Owner = Owner { uid: 1, gid: 2 };
@@ -159,7 +159,9 @@ mod tests {
         // A directory of the target that is taken up is no change of the one that it is in.
         shard.mkdir(NURSERY, b"n", 0o755, OWNER, 8).unwrap();
         let before = shard.attr(root).unwrap();
-        let done = shard.rename((NURSERY, b"n"), (root, b"n"), RenameMode::NoReplace, 9);
+        let entry = |parent, name| EntryName { parent, name };
+        let (from, to) = (entry(NURSERY, b"n"), entry(root, b"n"));
+        let done = shard.rename(from, to, RenameMode::NoReplace, 9);
         assert!(done.is_ok());
         let after = shard.attr(root).unwrap();
         assert_eq!(after.nlink, before.nlink + 1);
@@ -168,12 +170,8 @@ mod tests {
             (before.mtime_ns, before.ctime_ns)
         );
         // A rename looks for loops up to the parent of all trees.
-        let done = shard.rename(
-            (root, b"d"),
-            (root_of_tree(0), b"e"),
-            RenameMode::Replace,
-            9,
-        );
+        let (from, to) = (entry(root, b"d"), entry(root_of_tree(0), b"e"));
+        let done = shard.rename(from, to, RenameMode::Replace, 9);
         assert_eq!(done.unwrap().moved, dir);
         let path = view.path_of(file, &mut buffer).unwrap();
         assert_eq!(path, Some((root_of_tree(0), &b"/e/f"[..])));

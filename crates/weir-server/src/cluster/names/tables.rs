@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use weir_core::names::{Attr, FileType, NamesError, Owner, Policy, RenameMode, UnlinkOutcome};
+use weir_core::names::{
+    Attr, EntryName, FileType, NamesError, Owner, Policy, RenameMode, UnlinkOutcome,
+};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Caller, Child, Created, Entry, FsError, Listing};
@@ -133,7 +135,14 @@ impl<P: Platform> NameSteps for Node<'static, P> {
             2 => RenameMode::Exchange,
             _ => return Err(FsError::Invalid),
         };
-        let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
+        let from = EntryName {
+            parent: op.parent,
+            name: &op.name,
+        };
+        let to = EntryName {
+            parent: op.new_parent,
+            name: &op.new_name,
+        };
         let done = self.with_room(|names, now_ns| names.rename(from, to, mode, now_ns))?;
         if let Some(gone) = done.replaced {
             self.unnamed(gone);
