@@ -290,7 +290,8 @@ impl<'a> Shard<'a> {
         &mut self,
         parent: Ino,
         name: &[u8],
-        (child, kind): (Ino, FileType),
+        child: Ino,
+        kind: FileType,
         now_ns: i64,
     ) -> Result<(Ino, FileType), NamesError> {
         let (dir, key) = self.entry_key(parent, name)?;

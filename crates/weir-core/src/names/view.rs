@@ -205,7 +205,7 @@ mod tests {
         // The second step of an exchange settles the name.
         shard.set_renaming(root, b"a", true);
         shard
-            .replace_entry(root, b"a", (b, FileType::File), 2)
+            .replace_entry(root, b"a", b, FileType::File, 2)
             .unwrap();
         assert_eq!(view.lookup(root, b"a"), found(b));
     }

@@ -281,7 +281,7 @@ impl<'m> KnownNames<'m> {
     }
 
     /// Keeps the inode that a name of another server names. Only the server writes.
-    pub fn keep_entry(&self, dir: Ino, name: &[u8], (ino, kind): (Ino, FileType)) {
+    pub fn keep_entry(&self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) {
         self.keep(dir, name, [ino.0, code(kind)]);
     }
 
@@ -401,8 +401,8 @@ mod tests {
     fn what_is_kept_holds_until_it_is_dropped_or_all_is_void() {
         with(64, |known, hub| {
             assert_eq!(known.entry(DIR, b"f"), None);
-            known.keep_entry(DIR, b"f", FILE);
-            known.keep_entry(DIR, b"d", (Ino(8), FileType::Dir));
+            known.keep_entry(DIR, b"f", FILE.0, FILE.1);
+            known.keep_entry(DIR, b"d", Ino(8), FileType::Dir);
             assert_eq!(known.entry(DIR, b"f"), Some(FILE));
             assert_eq!(known.entry(DIR, b"e"), None);
             assert_eq!(known.entry(Ino(8), b"f"), None);
@@ -411,7 +411,7 @@ mod tests {
             assert_eq!(known.entry(DIR, b"d"), Some((Ino(8), FileType::Dir)));
             hub.recalls.fetch_add(1, Ordering::SeqCst);
             assert_eq!(known.entry(DIR, b"d"), None);
-            known.keep_entry(DIR, b"d", FILE);
+            known.keep_entry(DIR, b"d", FILE.0, FILE.1);
             assert_eq!(known.entry(DIR, b"d"), Some(FILE));
         });
     }
@@ -425,7 +425,7 @@ mod tests {
                 gid: 12,
             };
             known.keep_guard(DIR, &guard);
-            known.keep_entry(DIR, b"d", FILE);
+            known.keep_entry(DIR, b"d", FILE.0, FILE.1);
             known.keep_stand_in(Ino(9), Ino(3));
             known.keep_all_here(DIR);
             assert_eq!(known.guard(DIR), Some(guard));
@@ -458,12 +458,12 @@ mod tests {
             for length in 1..=NAME_MOST {
                 let name = vec![b'x'; length];
                 let child = (Ino(length as u64), FileType::File);
-                known.keep_entry(DIR, &name, child);
+                known.keep_entry(DIR, &name, child.0, child.1);
                 assert_eq!(known.entry(DIR, &name), Some(child));
                 assert_eq!(known.entry(DIR, &[&name[1..], b"y"].concat()), None);
             }
             let long = vec![b'x'; NAME_MOST + 1];
-            known.keep_entry(DIR, &long, FILE);
+            known.keep_entry(DIR, &long, FILE.0, FILE.1);
             assert_eq!(known.entry(DIR, &long), None);
         });
     }
@@ -473,7 +473,7 @@ mod tests {
         with(WAYS, |known, _| {
             for i in 0..100_u64 {
                 let name = i.to_string();
-                known.keep_entry(DIR, name.as_bytes(), (Ino(i + 1), FileType::File));
+                known.keep_entry(DIR, name.as_bytes(), Ino(i + 1), FileType::File);
                 let kept = (0..=i).filter(|i| known.entry(DIR, i.to_string().as_bytes()).is_some());
                 assert_eq!(kept.count() as u64, (i + 1).min(WAYS as u64));
                 assert!(known.entry(DIR, name.as_bytes()).is_some());
@@ -481,7 +481,7 @@ mod tests {
             let oldest =
                 (0..100 - 2 * WAYS).find_map(|i| known.entry(DIR, i.to_string().as_bytes()));
             assert_eq!(oldest, None, "all have had their turn");
-            known.keep_entry(DIR, b"99", FILE);
+            known.keep_entry(DIR, b"99", FILE.0, FILE.1);
             assert_eq!(known.entry(DIR, b"99"), Some(FILE));
             known.drop_entry(DIR, b"99");
             assert_eq!(known.entry(DIR, b"99"), None);
@@ -492,12 +492,12 @@ mod tests {
     fn nothing_is_kept_where_there_is_no_memory() {
         with(64, |known, hub| {
             hub.known.store(0, Ordering::Relaxed);
-            known.keep_entry(DIR, b"f", FILE);
+            known.keep_entry(DIR, b"f", FILE.0, FILE.1);
             hub.known.store(64, Ordering::Relaxed);
             assert_eq!(known.entry(DIR, b"f"), None);
             // The words may be anything that others wrote.
             hub.known.store(u32::MAX, Ordering::Relaxed);
-            known.keep_entry(DIR, b"f", FILE);
+            known.keep_entry(DIR, b"f", FILE.0, FILE.1);
             assert_eq!(known.entry(DIR, b"f"), Some(FILE));
         });
     }

@@ -26,7 +26,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::FileParts;
 use crate::cluster::keyed::Token;
-use crate::cluster::names::NameSteps;
+use crate::cluster::names::{NameKey, NameSteps};
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::Cluster;
 use crate::node::Platform;
@@ -61,7 +61,9 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
     }
 
     async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
-        self.cluster.names().drop_entry(&(op.dir, op.name));
+        self.cluster
+            .names()
+            .drop_entry(&NameKey::new(op.dir, op.name));
         Ok(())
     }
 
@@ -144,7 +146,7 @@ impl<P: Platform> Handler for PeerCall<'_, P> {
         let cluster = self.cluster;
         cluster
             .names()
-            .unlock_name_of(&(op.dir, op.name), token, op.left);
+            .unlock_name_of(&NameKey::new(op.dir, op.name), token, op.left);
         Ok(())
     }
 

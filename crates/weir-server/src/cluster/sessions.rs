@@ -10,6 +10,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::files::FileParts;
+use crate::cluster::names::NameKey;
 use crate::cluster::peers::calls::ServerCalls;
 use crate::cluster::peers::debts::{link_taken, Debt};
 use crate::cluster::peers::{tell, PeersNeeds};
@@ -209,7 +210,10 @@ impl<P: Platform> Cluster<P> {
             News::Revoke(op) => self.tokens().revoke_here(op.ino).await?,
             News::Laminated(op) => self.sharing().believe(op)?,
             News::Forget(op) => self.extents().forget_here(op.ino),
-            News::DropEntry(op) => self.names().drop_entry(&(op.dir, op.name.clone())),
+            News::DropEntry(op) => {
+                let key = NameKey::new(op.dir, op.name.clone());
+                self.names().drop_entry(&key);
+            }
             News::Seal(op) => told.writers = self.sharing().seal_here(op.ino)?,
             News::Writers(op) => told.writers = self.sharing().writers_here(op.ino),
         }

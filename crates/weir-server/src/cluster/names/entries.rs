@@ -26,7 +26,7 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::names::placements::NameUse;
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NameSteps, NamesNeeds};
 use crate::cluster::ROOT;
 
 /// The most entries kept; beyond that all are dropped.
@@ -34,27 +34,24 @@ const KNOWN_MOST: usize = 1 << 16;
 /// The most entries whose keepers are noted; beyond that no entry is given to keep.
 const NOTED_MOST: usize = 1 << 18;
 
-/// A directory and a name in it.
-pub(in crate::cluster) type Key = (Ino, Vec<u8>);
-
 /// Entries kept here, and the keepers of this server's entries.
 #[derive(Debug, Default)]
 pub struct EntryCache {
     /// The inode that each name names, and the home of the entry.
-    known: HashMap<Key, (Child, Rank)>,
+    known: HashMap<NameKey, (Child, Rank)>,
     /// The number of recalls.
     recalls: u64,
     /// The servers that keep entries of this one.
-    keepers: HashMap<Key, BTreeSet<Rank>>,
+    keepers: HashMap<NameKey, BTreeSet<Rank>>,
 }
 
 impl EntryCache {
-    fn find_entry(&self, key: &Key) -> Option<(Child, Rank)> {
+    fn find_entry(&self, key: &NameKey) -> Option<(Child, Rank)> {
         self.known.get(key).copied()
     }
 
     /// Keeps an entry of another server.
-    fn keep_entry(&mut self, key: Key, child: Child, home: Rank) {
+    fn keep_entry(&mut self, key: NameKey, child: Child, home: Rank) {
         if self.known.len() >= KNOWN_MOST {
             self.known.clear();
         }
@@ -62,7 +59,7 @@ impl EntryCache {
     }
 
     /// Drops an entry that its home recalls.
-    fn drop_entry(&mut self, key: &Key) {
+    fn drop_entry(&mut self, key: &NameKey) {
         self.recalls += 1;
         self.known.remove(key);
     }
@@ -74,21 +71,21 @@ impl EntryCache {
     }
 
     /// Returns true if another server may be noted as a keeper of an entry.
-    fn has_room_for_keeper(&self, key: &Key) -> bool {
+    fn has_room_for_keeper(&self, key: &NameKey) -> bool {
         self.keepers.len() < NOTED_MOST || self.keepers.contains_key(key)
     }
 
     /// Returns true if another server may keep an entry.
-    pub(super) fn is_kept(&self, key: &Key) -> bool {
+    pub(super) fn is_kept(&self, key: &NameKey) -> bool {
         self.keepers.contains_key(key)
     }
 
-    fn add_keeper(&mut self, key: Key, keeper: Rank) {
+    fn add_keeper(&mut self, key: NameKey, keeper: Rank) {
         self.keepers.entry(key).or_default().insert(keeper);
     }
 
     /// Takes out the servers that keep an entry.
-    fn take_keepers(&mut self, key: &Key) -> Vec<Rank> {
+    fn take_keepers(&mut self, key: &NameKey) -> Vec<Rank> {
         let keepers = self.keepers.remove(key);
         keepers.into_iter().flatten().collect()
     }
@@ -113,7 +110,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if dir != ROOT && self.has_lost_home(dir) {
             return self.find_without_home(dir, &name).await;
         }
-        let key = (dir, name.clone());
+        let key = NameKey::new(dir, name.clone());
         let recalls = {
             let entries = self.state().entries.borrow();
             if let Some((child, home)) = entries.find_entry(&key) {
@@ -148,10 +145,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Shows a believed entry to the processes of this node.
-    fn show_entry(&self, (dir, name): &Key, child: Child) {
-        let what = (child.ino, child.kind);
-        self.server
-            .node(|node| node.known_to_keep().keep_entry(*dir, name, what));
+    fn show_entry(&self, key: &NameKey, child: Child) {
+        self.server.node(|node| {
+            let known = node.known_to_keep();
+            known.keep_entry(key.dir, &key.name, child.ino, child.kind);
+        });
     }
 
     /// Finds a name in a directory that has all its entries here.
@@ -176,7 +174,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: peer::FindToKeep,
     ) -> Result<Kept<Option<Child>>, FsError> {
         let (dir, name) = (op.dir, op.name);
-        let key = (dir, name.clone());
+        let key = NameKey::new(dir, name.clone());
         let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.state().entries.borrow_mut();
         let room = entries.has_room_for_keeper(&key);
@@ -190,13 +188,13 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// Makes other servers drop an entry of this server before it changes. The caller has it
     /// locked.
-    pub(super) async fn recall_entry(&self, key: &Key) {
+    pub(super) async fn recall_entry(&self, key: &NameKey) {
         self.server.announced().await;
         let ranks = self.state().entries.borrow_mut().take_keepers(key);
         if ranks.is_empty() {
             return;
         }
-        let (dir, name) = key.clone();
+        let NameKey { dir, name } = key.clone();
         let news = News::DropEntry(peer::DropEntry { dir, name });
         let told = self.server.peers().tell(&ranks, &news).await;
         join_all(
@@ -207,11 +205,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
         .await;
     }
 
-    pub(in crate::cluster) fn drop_entry(&self, key: &Key) {
+    pub(in crate::cluster) fn drop_entry(&self, key: &NameKey) {
         let mut entries = self.state().entries.borrow_mut();
         entries.drop_entry(key);
         self.server
-            .node(|node| node.known().drop_entry(key.0, &key.1));
+            .node(|node| node.known().drop_entry(key.dir, &key.name));
     }
 
     /// Drops all entries of a server whose session or term has ended.
@@ -261,8 +259,8 @@ mod tests {
     use super::*;
     use weir_core::names::FileType;
 
-    fn key(name: &str) -> Key {
-        (Ino(1), name.as_bytes().to_vec())
+    fn key(name: &str) -> NameKey {
+        NameKey::new(Ino(1), name.as_bytes().to_vec())
     }
 
     fn child(ino: u64) -> Child {

@@ -17,7 +17,7 @@ use weir_core::types::Ino;
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::names::rename::EXCHANGE;
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NameSteps, NamesNeeds};
 use crate::cluster::owner;
 
 impl<S: NamesNeeds> InstanceNames<S> {
@@ -30,7 +30,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if !self.has_all_entries(dir) || !self.takes_entries(dir) {
             return None;
         }
-        let key = (dir, name.to_vec());
+        let key = NameKey::new(dir, name.to_vec());
         let is_here = !self.state().name_locks.is_held(&key)
             && !self.is_going(&key)
             && !self.state().entries.borrow().is_kept(&key);

@@ -12,19 +12,16 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::keyed::Guard;
-use crate::cluster::names::{InstanceNames, NameSteps, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NameSteps, NamesNeeds};
 use crate::cluster::owner;
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
-
-/// A directory and a name in it.
-type Name = (Ino, Vec<u8>);
 
 impl<S: NamesNeeds> InstanceNames<S> {
     /// Finds a name, once no request is changing it. Then programs of this node may believe the
     /// entry again, if a rename has let it be.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
-        let key = (op.dir, op.name);
+        let key = NameKey::new(op.dir, op.name);
         let mut locked = None;
         loop {
             if self.state().name_locks.is_held(&key) {
@@ -37,14 +34,14 @@ impl<S: NamesNeeds> InstanceNames<S> {
             }
         }
         self.server.node(|node| {
-            node.names().set_renaming(&key, false);
-            node.names().find_child(key.0, &key.1)
+            node.names().set_renaming(key.dir, &key.name, false);
+            node.names().find_child(key.dir, &key.name)
         })
     }
 
     /// Locks a name of this server, to change it or to rely on it; fails if that takes too long.
     /// `Elsewhere` if the name is another server's.
-    pub(super) async fn name_lock(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
+    pub(super) async fn name_lock(&self, key: &NameKey) -> Result<Guard<'_, NameKey>, FsError> {
         let lock = self.hold_name(key).await?;
         self.check_home(key).await?;
         self.have_name(key);
@@ -52,7 +49,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Like [`InstanceNames::name_lock`], without the check that this server is the name's home.
-    pub(super) async fn hold_name(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
+    pub(super) async fn hold_name(&self, key: &NameKey) -> Result<Guard<'_, NameKey>, FsError> {
         let locked = self
             .state()
             .name_locks
@@ -65,7 +62,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         from: Rank,
         op: peer::Make,
     ) -> Result<Made, FsError> {
-        let key = (op.dir, op.name.clone());
+        let key = NameKey::new(op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         let found = self
             .server
@@ -139,7 +136,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         from: Rank,
         op: peer::Unlink,
     ) -> Result<Option<Unnamed>, FsError> {
-        let key = (op.dir, op.name.clone());
+        let key = NameKey::new(op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         let found = self
             .server
@@ -178,7 +175,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         op: peer::Rmdir,
         outcome: PendingOutcome,
     ) -> Result<(), FsError> {
-        let key = (op.dir, op.name.clone());
+        let key = NameKey::new(op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         let found = self
             .server
@@ -224,7 +221,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     pub(in crate::cluster) async fn link(&self, op: peer::Link) -> Result<(), FsError> {
-        let key = (op.dir, op.name.clone());
+        let key = NameKey::new(op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         if self
             .server

@@ -181,10 +181,23 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 }
 
+/// A name in a directory, as the tables of this room know it. In their order two names are locked.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(in crate::cluster) struct NameKey {
+    dir: Ino,
+    name: Vec<u8>,
+}
+
+impl NameKey {
+    pub(in crate::cluster) fn new(dir: Ino, name: Vec<u8>) -> NameKey {
+        NameKey { dir, name }
+    }
+}
+
 /// The state of this room that concerns several servers.
 pub(in crate::cluster) struct NamesState {
     /// Names of this server that are being changed.
-    name_locks: Keyed<(Ino, Vec<u8>)>,
+    name_locks: Keyed<NameKey>,
     /// Directories of this server that are being removed.
     burials: Keyed<Ino>,
     /// Directories whose stand-ins here are being made or ended.
@@ -220,7 +233,7 @@ impl NamesState {
     }
 
     /// Requests stop waiting for a locked name until its lock is released.
-    pub(in crate::cluster) fn stick_name(&self, key: &(Ino, Vec<u8>)) {
+    pub(in crate::cluster) fn stick_name(&self, key: &NameKey) {
         self.name_locks.stick(key);
     }
 

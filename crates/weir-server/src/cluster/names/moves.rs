@@ -43,21 +43,18 @@ use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
 use crate::cluster::keyed::{Keyed, Token};
-use crate::cluster::names::{InstanceNames, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::node::Visit;
-
-/// A directory and a name in it.
-type Name = (Ino, Vec<u8>);
 
 /// The renames of other servers that concern names of this one.
 #[derive(Debug, Default)]
 pub struct RenameSteps {
     /// Names that renames of two steps have locked and not changed yet.
-    locked: RefCell<BTreeMap<Name, LockedName>>,
+    locked: RefCell<BTreeMap<NameKey, LockedName>>,
     /// Old names of files, each with the rename that is to take it and the new name. Their locks
     /// may be dropped.
-    going: RefCell<BTreeMap<Name, (Token, Name)>>,
+    going: RefCell<BTreeMap<NameKey, (Token, NameKey)>>,
     /// Renames among those whose old name another request has locked since.
     overtaken: RefCell<BTreeSet<Token>>,
     /// Numbers of the renames that this server leads.
@@ -104,7 +101,9 @@ impl RenameSteps {
     /// Restores the state from the journal.
     pub(super) fn take_up(&self, state: &mut journal::Cluster) {
         let token = |(rank, number)| Token { rank, number };
-        self.locked.replace(std::mem::take(&mut state.locked));
+        let locked = std::mem::take(&mut state.locked).into_iter();
+        let locked = locked.map(|((dir, name), locked)| (NameKey::new(dir, name), locked));
+        self.locked.replace(locked.collect());
         let changes = std::mem::take(&mut state.changes).into_iter();
         let changes = changes.map(|(whose, change)| (token(whose), change));
         self.changes.replace(changes.collect());
@@ -114,8 +113,8 @@ impl RenameSteps {
 
     /// Visits the state that the journal keeps.
     pub(super) fn show_steps(&self, visit: Visit<'_>) {
-        for ((dir, name), locked) in &*self.locked.borrow() {
-            visit(&Item::NameLocked(*dir, name, locked.clone()));
+        for (key, locked) in &*self.locked.borrow() {
+            visit(&Item::NameLocked(key.dir, &key.name, locked.clone()));
         }
         for (token, change) in &*self.changes.borrow() {
             visit(&Item::NameChanging(
@@ -140,7 +139,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             rank: from,
             number: op.token,
         };
-        let key = (op.dir, op.name);
+        let key = NameKey::new(op.dir, op.name);
         let locked = self.state().name_locks.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         self.server.peers().in_time(locked).await?;
@@ -151,7 +150,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let moves = &self.state().renames;
         let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
         let asked = op.to.as_ref().filter(|_| !op.swaps);
-        let asked = asked.map(|to| (to.dir, to.name.clone()));
+        let asked = asked.map(|to| NameKey::new(to.dir, to.name.clone()));
         // A request with the same new name wants the old name gone, too.
         if asked.is_none() || asked != going_to {
             self.have_name(&key);
@@ -167,8 +166,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
         let found = self.server.node(|node| {
             // Programs of this node look at the tables, not at the locks.
-            node.names().set_renaming(&key, op.to.is_some());
-            node.names().find_child(key.0, &key.1)
+            node.names()
+                .set_renaming(key.dir, &key.name, op.to.is_some());
+            node.names().find_child(key.dir, &key.name)
         });
         match (&found, op.to) {
             (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
@@ -179,11 +179,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
                     to,
                 };
                 self.server
-                    .note(&Item::NameLocked(key.0, &key.1, locked.clone()));
+                    .note(&Item::NameLocked(key.dir, &key.name, locked.clone()));
                 moves.locked.borrow_mut().insert(key, locked);
             }
             (Ok(Some(_)), Some(to)) => {
-                let going = (token, (to.dir, to.name));
+                let going = (token, NameKey::new(to.dir, to.name));
                 moves.going.borrow_mut().insert(key, going);
             }
             (Ok(_), _) => {}
@@ -194,7 +194,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// Notes that a request has locked a name and may rely on it: a rename whose lock of the name
     /// was dropped does not take it any more.
-    pub(super) fn have_name(&self, key: &Name) {
+    pub(super) fn have_name(&self, key: &NameKey) {
         let moves = &self.state().renames;
         if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
             moves.overtaken.borrow_mut().insert(token);
@@ -202,12 +202,12 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Returns true if a rename is to take an old name.
-    pub(super) fn is_going(&self, key: &Name) -> bool {
+    pub(super) fn is_going(&self, key: &NameKey) -> bool {
         self.state().renames.going.borrow().contains_key(key)
     }
 
     /// Forgets that a rename is to take an old name: it has, or never will.
-    fn end_going(&self, key: &Name, token: Token) {
+    fn end_going(&self, key: &NameKey, token: Token) {
         let mut going = self.state().renames.going.borrow_mut();
         if going.get(key).is_some_and(|(by, _)| *by == token) {
             going.remove(key);
@@ -217,27 +217,27 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// Returns true if a rename has something left to do with an unlocked name of a directory.
     pub(super) fn has_loose_moves(&self, dir: Ino) -> bool {
         let moves = &self.state().renames;
-        let loose = |name: &Name| name.0 == dir && !self.state().name_locks.is_held(name);
+        let loose = |name: &NameKey| name.dir == dir && !self.state().name_locks.is_held(name);
         let changes = moves.changes.borrow();
         let mut changes = changes.values().filter(|change| !change.done);
         moves.locked.borrow().keys().any(loose)
             || moves.going.borrow().keys().any(loose)
-            || changes.any(|change| loose(&(change.dir, change.name.clone())))
+            || changes.any(|change| loose(&NameKey::new(change.dir, change.name.clone())))
     }
 
     /// The lock record of a rename for a name that it has not changed yet.
-    fn locked_by(&self, key: &Name, token: Token) -> Option<LockedName> {
+    fn locked_by(&self, key: &NameKey, token: Token) -> Option<LockedName> {
         let locked = self.state().renames.locked.borrow();
         let its = locked.get(key).filter(|locked| token_of(locked) == token);
         its.cloned()
     }
 
     /// Forgets that the rename is to change the name.
-    fn forget_locked(&self, key: &Name, token: Token) {
+    fn forget_locked(&self, key: &NameKey, token: Token) {
         if self.locked_by(key, token).is_some() {
             let mut locked = self.state().renames.locked.borrow_mut();
             locked.remove(key);
-            self.server.note(&Item::NameUnlocked(key.0, &key.1));
+            self.server.note(&Item::NameUnlocked(key.dir, &key.name));
         }
     }
 
@@ -261,7 +261,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// Drops a rename's lock of a name. If the leader does not say how the rename ended, that is
     /// found out first.
-    pub(in crate::cluster) fn unlock_name_of(&self, key: &Name, token: Token, left: Left) {
+    pub(in crate::cluster) fn unlock_name_of(&self, key: &NameKey, token: Token, left: Left) {
         match left {
             Left::Nothing => {
                 self.end_change(token);
@@ -281,7 +281,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// outcome of the renames that it led is found out first.
     pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
         let moves = &self.state().renames;
-        let locked: Vec<(Name, Token)> = {
+        let locked: Vec<(NameKey, Token)> = {
             let locked = moves.locked.borrow();
             let its = locked.iter().filter(|(_, locked)| locked.leader == rank);
             its.map(|(key, locked)| (key.clone(), token_of(locked)))
@@ -310,12 +310,12 @@ impl<S: NamesNeeds> InstanceNames<S> {
             let own = self.server.peers().token();
             self.state().name_locks.take_free(key.clone(), own);
             self.server
-                .node(|node| node.names().set_renaming(&key, true));
+                .node(|node| node.names().set_renaming(key.dir, &key.name, true));
             self.find_out(key, locked, own, false);
         }
         let changes = moves.changes.borrow().clone();
         for (token, change) in changes {
-            let key = (change.dir, change.name);
+            let key = NameKey::new(change.dir, change.name);
             let own = self.server.peers().token();
             if change.done {
                 self.finish_soon(token);
@@ -337,7 +337,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Finds out the outcome for a locked name, which stays locked until then.
-    fn end_locked(&self, key: &Name, token: Token, over: bool) {
+    fn end_locked(&self, key: &NameKey, token: Token, over: bool) {
         let own = self.server.peers().token();
         let Some(locked) = self.locked_by(key, token) else {
             return;
@@ -349,7 +349,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Like [`InstanceNames::end_locked`], for a name that `own` has locked.
-    fn find_out(&self, key: Name, locked: LockedName, own: Token, over: bool) {
+    fn find_out(&self, key: NameKey, locked: LockedName, own: Token, over: bool) {
         let this = self.clone();
         self.server.peers().spawn(async move {
             let ended = this.ended(&key, &locked, over);
@@ -361,7 +361,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Runs `act`. If it takes too long, requests stop waiting for the locked name.
-    async fn sticking<T>(&self, key: &Name, act: impl Future<Output = T>) -> T {
+    async fn sticking<T>(&self, key: &NameKey, act: impl Future<Output = T>) -> T {
         let late = Box::pin(
             self.server
                 .peers()
@@ -377,7 +377,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
     }
 
-    async fn ended(&self, key: &Name, locked: &LockedName, over: bool) -> Result<(), FsError> {
+    async fn ended(&self, key: &NameKey, locked: &LockedName, over: bool) -> Result<(), FsError> {
         let token = token_of(locked);
         let home = match &locked.to {
             Some(to) => to.home,
@@ -399,8 +399,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if self.locked_by(key, token).is_some() {
             let stayed = peer::Stayed {
                 ino: locked.child.ino,
-                parent: key.0,
-                name: key.1.clone(),
+                parent: key.dir,
+                name: key.name.clone(),
                 leader: token.rank.0,
                 token: token.number,
                 over,
@@ -566,7 +566,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             rank: leader,
             number: op.token,
         };
-        let key = (op.dir, op.name.clone());
+        let key = NameKey::new(op.dir, op.name.clone());
         let moves = &self.state().renames;
         let _changing = moves
             .changing
@@ -610,15 +610,15 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// any rename.
     async fn take_late(
         &self,
-        key: &Name,
+        key: &NameKey,
         op: peer::Assign,
         to: peer::Destination,
         token: Token,
     ) -> Result<(), FsError> {
-        let new = (to.dir, to.name);
+        let new = NameKey::new(to.dir, to.name);
         let (own, was) = (self.server.peers().token(), op.was);
         let lock_new = || {
-            let (dir, name) = new.clone();
+            let NameKey { dir, name } = new.clone();
             let lock = peer::LockName {
                 dir,
                 name,
@@ -656,7 +656,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             _ => Err(FsError::Unreachable),
         };
         drop(name);
-        let (dir, name) = new;
+        let NameKey { dir, name } = new;
         let unlock = peer::UnlockName {
             dir,
             name,
@@ -669,7 +669,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     async fn assign_locked(
         &self,
-        key: &Name,
+        key: &NameKey,
         op: peer::Assign,
         token: Token,
     ) -> Result<(), FsError> {
@@ -724,12 +724,12 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let Some(mut change) = change.filter(|change| !change.done) else {
             return Ok(());
         };
-        let key = (change.dir, change.name.clone());
+        let key = NameKey::new(change.dir, change.name.clone());
         let then = change.from.as_ref().and_then(|from| from.then);
         if let Some(was) = change.was.filter(|was| is_dir(*was) && then.is_none()) {
             if self
                 .server
-                .node(|node| node.names().find_child(key.0, &key.1))?
+                .node(|node| node.names().find_child(key.dir, &key.name))?
                 == change.was
             {
                 // Done here, so that the name of a buried directory goes, even if the leader is
@@ -800,14 +800,14 @@ impl<S: NamesNeeds> InstanceNames<S> {
             rank: Rank(op.leader),
             number: op.token,
         };
-        let key = (op.dir, op.name);
+        let key = NameKey::new(op.dir, op.name);
         self.leave_name(&key, token, op.was, op.then).await
     }
 
     /// Makes the old name name `then`, unless that was done.
     async fn leave_name(
         &self,
-        key: &Name,
+        key: &NameKey,
         token: Token,
         was: Child,
         then: Option<Child>,
@@ -822,7 +822,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
         let found = self
             .server
-            .node(|node| node.names().find_child(key.0, &key.1))?;
+            .node(|node| node.names().find_child(key.dir, &key.name))?;
         if found == Some(was) {
             self.set_name(key, was, then)?;
         }
@@ -837,11 +837,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// Changes a name of this server from `was` to `child`. The caller has it locked.
     async fn change_name(
         &self,
-        key: &Name,
+        key: &NameKey,
         was: Option<Child>,
         child: Option<Child>,
     ) -> Result<(), FsError> {
-        let (dir, name) = key;
+        let NameKey { dir, name } = key;
         self.recall_entry(key).await;
         let found = self
             .server
@@ -863,18 +863,13 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Makes a name name something other than `was`, whose new location is recorded already.
-    fn set_name(
-        &self,
-        (dir, name): &Name,
-        was: Child,
-        child: Option<Child>,
-    ) -> Result<(), FsError> {
+    fn set_name(&self, key: &NameKey, was: Child, child: Option<Child>) -> Result<(), FsError> {
         self.server.node(|node| {
             let own = is_dir(was) && was.ino.rank() == self.server.rank();
             let says = own.then(|| node.names().attr_of(was.ino)).transpose();
             match child {
-                Some(child) => node.names().substitute(*dir, name, child)?,
-                None => drop(node.names().withdraw(*dir, name)?),
+                Some(child) => node.names().substitute(key.dir, &key.name, child)?,
+                None => drop(node.names().withdraw(key.dir, &key.name)?),
             }
             match says {
                 Ok(Some(attr)) => node.names().set_parent(was.ino, attr.parent),

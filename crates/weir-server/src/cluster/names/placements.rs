@@ -29,7 +29,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use crate::cluster::abilities::NameTables;
-use crate::cluster::names::{InstanceNames, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NamesNeeds};
 use crate::cluster::snapshot::show_from;
 use crate::cluster::ROOT;
 use crate::node::{SnapshotPosition, Visit};
@@ -272,10 +272,10 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     /// Refuses names of which this server is not the home; see the invariants.
-    pub(super) async fn check_home(&self, key: &(Ino, Vec<u8>)) -> Result<(), FsError> {
+    pub(super) async fn check_home(&self, key: &NameKey) -> Result<(), FsError> {
         let mut home = self.is_home(key);
         if home.is_none() {
-            self.ask_placement(key.0, PlacementQuery::Look).await?;
+            self.ask_placement(key.dir, PlacementQuery::Look).await?;
             home = self.is_home(key);
         }
         (home == Some(true)).then_some(()).ok_or(FsError::Elsewhere)
@@ -283,7 +283,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
 
     /// Returns true if this server is the home of a name; `None` if the directory's home has to be
     /// asked.
-    fn is_home(&self, (dir, name): &(Ino, Vec<u8>)) -> Option<bool> {
+    fn is_home(&self, key: &NameKey) -> Option<bool> {
+        let NameKey { dir, name } = key;
         let hashed = || self.hashed_home(*dir, name) == self.server.rank();
         if *dir == ROOT {
             return Some(hashed());
@@ -398,7 +399,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             .await?;
         let quiet = async {
             let names = &self.state().name_locks;
-            while let Some(key) = names.first_held(|(of, _)| *of == dir) {
+            while let Some(key) = names.first_held(|key| key.dir == dir) {
                 // A stuck lock has no queue, so it is polled.
                 if names
                     .try_hold(key, self.server.peers().token())

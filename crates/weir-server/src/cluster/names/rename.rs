@@ -30,7 +30,7 @@ use crate::cluster::abilities::Waits;
 use crate::cluster::keyed::Token;
 use crate::cluster::names::history::RenameUnderWay;
 use crate::cluster::names::placements::{NameHome, NameUse};
-use crate::cluster::names::{InstanceNames, NamesNeeds};
+use crate::cluster::names::{InstanceNames, NameKey, NamesNeeds};
 use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
 
@@ -333,7 +333,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         token: Token,
         outcome: &PendingOutcome,
     ) -> PendingOutcome {
-        let keys = names.map(|homed| (homed.dir, homed.name.clone()));
+        let keys = names.map(|homed| NameKey::new(homed.dir, homed.name.clone()));
         let this = self.clone();
         if source.kind == FileType::Dir || flags == EXCHANGE {
             let number = token.number;

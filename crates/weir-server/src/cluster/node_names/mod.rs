@@ -101,12 +101,8 @@ impl NodeNames<'_> {
     }
 
     /// Notes that a rename between servers may be about to take a name away, or not any more.
-    pub(in crate::cluster) fn set_renaming(
-        &mut self,
-        (dir, name): &(Ino, Vec<u8>),
-        is_renaming: bool,
-    ) {
-        self.shard.set_renaming(*dir, name, is_renaming);
+    pub(in crate::cluster) fn set_renaming(&mut self, dir: Ino, name: &[u8], is_renaming: bool) {
+        self.shard.set_renaming(dir, name, is_renaming);
     }
 
     /// The inode of a name. The directory may have nothing here.
@@ -141,7 +137,7 @@ impl NodeNames<'_> {
         let now_ns = self.clock.now_ns();
         let put = self
             .shard
-            .replace_entry(dir, name, (child.ino, child.kind), now_ns);
+            .replace_entry(dir, name, child.ino, child.kind, now_ns);
         put.map(drop).map_err(refusal)
     }
 
