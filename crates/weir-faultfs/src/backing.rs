@@ -265,8 +265,10 @@ impl BackingTree {
 
     pub(crate) fn rename(
         &self,
-        (parent, name): (INodeNo, &OsStr),
-        (new_parent, new_name): (INodeNo, &OsStr),
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
         flags: u32,
     ) -> io::Result<()> {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags);

@@ -284,8 +284,7 @@ impl Filesystem for FaultyFilesystem {
         let request = request.to(self.path_at(new_parent, new_name));
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let act = move |tree: &BackingTree| {
-            let (old, new) = ((parent, &*name), (new_parent, &*new_name));
-            tree.rename(old, new, flags.bits())
+            tree.rename(parent, &name, new_parent, &new_name, flags.bits())
         };
         self.serve(request, reply, act, send_done);
     }

@@ -30,8 +30,9 @@ const NETWORKED: &[(i64, &str)] = &[
 ];
 
 pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
     let mut findings = vec![
-        open_files(getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default()),
+        open_files(soft, hard),
         file_size(getrlimit(Resource::RLIMIT_FSIZE).unwrap_or_default().0),
         address_space(getrlimit(Resource::RLIMIT_AS).unwrap_or_default().0),
         memory_directory(examined),
@@ -53,7 +54,7 @@ pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     findings
 }
 
-fn open_files((soft, hard): (u64, u64)) -> Finding {
+fn open_files(soft: u64, hard: u64) -> Finding {
     let check = "open files";
     let found = format!("at most {soft} a process (up to {hard} without root)");
     if soft >= FEW_FILES {
@@ -222,11 +223,11 @@ mod tests {
 
     #[test]
     fn limits_are_judged_by_what_they_break() {
-        assert_eq!(open_files((65536, 65536)).level, Level::Ok);
-        let few = open_files((1024, 65536));
+        assert_eq!(open_files(65536, 65536).level, Level::Ok);
+        let few = open_files(1024, 65536);
         assert_eq!(few.level, Level::Warn);
         assert_eq!(few.remedy.as_deref(), Some("ulimit -n 65536"));
-        assert_eq!(open_files((256, 256)).level, Level::Warn);
+        assert_eq!(open_files(256, 256).level, Level::Warn);
 
         assert_eq!(file_size(RLIM_INFINITY).level, Level::Ok);
         assert_eq!(file_size(1 << 20).level, Level::Fail);

@@ -213,7 +213,7 @@ impl Vnode {
                 let slice = |from: u64, to: u64| index(from - offset)..index(to - offset);
                 let fill = |from: u64, to: u64, bytes: &mut [u8]| {
                     if evicted && from < to {
-                        return self.copy.read(host, (self.ino(), generation), from, bytes);
+                        return self.copy.read(host, self.ino(), generation, from, bytes);
                     }
                     bytes.fill(0);
                     Ok(())
@@ -226,8 +226,7 @@ impl Vnode {
                     match piece.source {
                         PieceSource::Log { rank, pos, .. } if rank == COPY_RANK => {
                             let copied = &mut bytes[target];
-                            self.copy
-                                .read(host, (self.ino(), generation), pos, copied)?;
+                            self.copy.read(host, self.ino(), generation, pos, copied)?;
                         }
                         PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
                             let len = at - piece.offset;

@@ -47,7 +47,8 @@ impl CopyReader {
     pub(super) fn read<H: Host>(
         &self,
         host: &H,
-        (ino, generation): (Ino, u64),
+        ino: Ino,
+        generation: u64,
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<(), Errno> {

@@ -28,20 +28,21 @@ pub fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
 /// Returns the servers whose slices `[from, to)` touches.
 pub fn homes_of(ino: Ino, from: u64, to: u64, servers: u16) -> BTreeSet<Rank> {
     let mut homes = BTreeSet::new();
-    add_homes(ino, (from, to), servers, &mut homes);
+    add_homes(ino, from, to, servers, &mut homes);
     homes
 }
 
 /// Returns the servers that keep a part of a run.
 pub fn homes_of_run(ino: Ino, run: &Run, servers: u16) -> BTreeSet<Rank> {
     let mut homes = BTreeSet::new();
-    for span in spans(run) {
-        add_homes(ino, span, servers, &mut homes);
+    for (from, to) in spans(run) {
+        add_homes(ino, from, to, servers, &mut homes);
     }
     homes
 }
 
-fn add_homes(ino: Ino, (from, to): (u64, u64), servers: u16, homes: &mut BTreeSet<Rank>) {
+/// Adds the servers whose slices `[from, to)` touches.
+fn add_homes(ino: Ino, from: u64, to: u64, servers: u16, homes: &mut BTreeSet<Rank>) {
     let (first, last) = (slice_of(from), slice_of(to.saturating_sub(1).max(from)));
     for slice in first..=last {
         if homes.len() == usize::from(servers) {
@@ -52,7 +53,7 @@ fn add_homes(ino: Ino, (from, to): (u64, u64), servers: u16, homes: &mut BTreeSe
 }
 
 /// Returns the parts of `[from, to)` in slices of server `rank`; neighbours are joined.
-pub fn own_parts(ino: Ino, (from, to): (u64, u64), rank: Rank, servers: u16) -> Vec<(u64, u64)> {
+pub fn own_parts(ino: Ino, from: u64, to: u64, rank: Rank, servers: u16) -> Vec<(u64, u64)> {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     let mut at = from;
     while at < to {
@@ -74,7 +75,7 @@ pub fn clip_to_own(ino: Ino, run: &Run, rank: Rank, servers: u16, out: &mut Vec<
     let whole: Vec<_> = spans(run).collect();
     let parts: Vec<_> = whole
         .iter()
-        .flat_map(|span| own_parts(ino, *span, rank, servers))
+        .flat_map(|&(from, to)| own_parts(ino, from, to, rank, servers))
         .collect();
     if parts == whole {
         out.push(*run);
