@@ -68,8 +68,10 @@ unsafe fn listed(
     file: &crate::file::LoggedFile,
     variable: c_int,
     count: c_int,
-    (starts, counts): (*const *const Offset, *const *const Offset),
-    (memory, kind): (*const c_void, MemoryType),
+    starts: *const *const Offset,
+    counts: *const *const Offset,
+    memory: *const c_void,
+    kind: MemoryType,
 ) -> Option<Vec<Put>> {
     let index = usize::try_from(variable).ok()?;
     let declared = file.definitions.variables.get(index)?;
@@ -128,9 +130,11 @@ struct PartLists {
 /// `variables` and `memories` have `count` items, and each list is null or has as many, valid as for a put of one part.
 unsafe fn several(
     number: c_int,
-    (count, variables): (c_int, *const c_int),
+    count: c_int,
+    variables: *const c_int,
     lists: PartLists,
-    (memories, kind): (*const *const c_void, Option<MemoryType>),
+    memories: *const *const c_void,
+    kind: Option<MemoryType>,
     timing: TransferKind,
 ) -> Option<c_int> {
     let item = |list: *const *const Offset, index: usize| match list.is_null() {
@@ -172,26 +176,26 @@ macro_rules! several {
     ($suffix:literal, $all:literal, ($($list_argument:ident: $list_type:ty),*), $kind:expr, $timing:expr) => {
         exported!(concat!("ncmpi_mput_var", $suffix, $all),
             mput_var(file: c_int, count: c_int, variables: *const c_int, memories: *const *const c_void $(, $list_argument: $list_type)*),
-            several(file, (count, variables), PartLists { starts: null(), counts: null(), strides: null(), distances: null() },
-                (memories, $kind), $timing));
+            several(file, count, variables, PartLists { starts: null(), counts: null(), strides: null(), distances: null() },
+                memories, $kind, $timing));
         exported!(concat!("ncmpi_mput_var1", $suffix, $all),
             mput_var1(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, memories: *const *const c_void
                 $(, $list_argument: $list_type)*),
-            several(file, (count, variables), PartLists { starts, counts: null(), strides: null(), distances: null() },
-                (memories, $kind), $timing));
+            several(file, count, variables, PartLists { starts, counts: null(), strides: null(), distances: null() },
+                memories, $kind, $timing));
         exported!(concat!("ncmpi_mput_vara", $suffix, $all),
             mput_vara(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
                 memories: *const *const c_void $(, $list_argument: $list_type)*),
-            several(file, (count, variables), PartLists { starts, counts, strides: null(), distances: null() }, (memories, $kind), $timing));
+            several(file, count, variables, PartLists { starts, counts, strides: null(), distances: null() }, memories, $kind, $timing));
         exported!(concat!("ncmpi_mput_vars", $suffix, $all),
             mput_vars(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
                 strides: *const *const Offset, memories: *const *const c_void $(, $list_argument: $list_type)*),
-            several(file, (count, variables), PartLists { starts, counts, strides, distances: null() }, (memories, $kind), $timing));
+            several(file, count, variables, PartLists { starts, counts, strides, distances: null() }, memories, $kind, $timing));
         exported!(concat!("ncmpi_mput_varm", $suffix, $all),
             mput_varm(file: c_int, count: c_int, variables: *const c_int, starts: *const *const Offset, counts: *const *const Offset,
                 strides: *const *const Offset, distances: *const *const Offset, memories: *const *const c_void
                 $(, $list_argument: $list_type)*),
-            several(file, (count, variables), PartLists { starts, counts, strides, distances }, (memories, $kind), $timing));
+            several(file, count, variables, PartLists { starts, counts, strides, distances }, memories, $kind, $timing));
     };
 }
 
@@ -266,7 +270,7 @@ macro_rules! puts {
         exported!(concat!("ncmpi_", $verb, "_varn", $suffix, $all),
             varn(number: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
                 memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?),
-            files::with(number, |$file| match listed($file, variable, count, (starts, counts), (memory, $kind)) {
+            files::with(number, |$file| match listed($file, variable, count, starts, counts, memory, $kind) {
                 Some($puts) => $act,
                 None => $file.flush_before($timing),
             }));
