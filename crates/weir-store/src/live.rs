@@ -11,8 +11,14 @@
 /// Gaps begin at cache lines, like all reservations.
 const ALIGN: u32 = 64;
 
-/// A piece of a unit without living bytes: its offset and length.
-pub type Gap = (u32, u32);
+/// A piece of a unit without living bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Its offset in the unit.
+    pub offset: u32,
+    /// Its length, bytes.
+    pub len: u32,
+}
 
 /// The living ranges of a unit.
 #[derive(Debug, Clone)]
@@ -97,14 +103,17 @@ impl LiveRanges {
             .filter(|_| self.is_exact)
             .map(|(from, to)| (from.next_multiple_of(ALIGN), to))
             .filter(|(from, to)| to.saturating_sub(*from) >= ALIGN)
-            .map(|(from, to)| (from, to - from))
+            .map(|(from, to)| Gap {
+                offset: from,
+                len: to - from,
+            })
     }
 
     /// True if no byte of a gap is alive.
-    pub fn is_dead(&self, (from, len): Gap) -> bool {
-        let at = self.ranges.partition_point(|range| range.1 <= from);
+    pub fn is_dead(&self, gap: Gap) -> bool {
+        let at = self.ranges.partition_point(|range| range.1 <= gap.offset);
         let next = self.ranges.get(at);
-        self.is_exact && next.is_none_or(|range| range.0 >= from + len)
+        self.is_exact && next.is_none_or(|range| range.0 >= gap.offset + gap.len)
     }
 }
 
@@ -141,10 +150,10 @@ mod tests {
                 let sum: u32 = live.ranges.iter().map(|(from, to)| to - from).sum();
                 prop_assert_eq!(sum as usize, alive);
                 for gap in live.gaps(UNIT) {
-                    let (from, len) = (gap.0 as usize, gap.1 as usize);
+                    let (from, len) = (gap.offset as usize, gap.len as usize);
                     prop_assert!(bytes[from..from + len].iter().all(|alive| !alive));
                     prop_assert!(from + len == UNIT as usize || bytes[from + len]);
-                    prop_assert!(live.is_dead(gap) && gap.0 % ALIGN == 0);
+                    prop_assert!(live.is_dead(gap) && gap.offset % ALIGN == 0);
                 }
             }
         }
@@ -155,11 +164,21 @@ mod tests {
         let mut live = LiveRanges::new();
         live.add(0, 100);
         live.add(50, 60);
-        assert!(!live.is_exact() && !live.is_dead((200, 64)));
+        let behind = Gap {
+            offset: 200,
+            len: 64,
+        };
+        assert!(!live.is_exact() && !live.is_dead(behind));
         assert_eq!(live.gaps(UNIT).count(), 0);
         live.remove(0, 100);
         live.clear();
-        assert_eq!(live.gaps(UNIT).collect::<Vec<_>>(), [(0, UNIT)]);
+        assert_eq!(
+            live.gaps(UNIT).collect::<Vec<_>>(),
+            [Gap {
+                offset: 0,
+                len: UNIT
+            }]
+        );
         live.remove(5, 6);
         assert!(!live.is_exact());
     }

@@ -38,6 +38,16 @@ struct HeapGap {
     offset: u32,
 }
 
+/// A gap that may be lent.
+#[derive(Clone, Copy, Debug)]
+struct FreeGap {
+    slab: SlabId,
+    unit: u32,
+    gap: Gap,
+    /// True if its pages are present.
+    warm: bool,
+}
+
 impl<B: Backing> Tiers<B> {
     /// Lends the longest gap, of any length; `None` if there is none.
     pub fn grant_gap(&mut self, client: ClientId) -> Option<Grant> {
@@ -64,12 +74,12 @@ impl<B: Backing> Tiers<B> {
         {
             for (index, slab) in (0..).zip(&directory.slabs) {
                 let id = SlabId::new(directory.directory, index);
-                heap.extend(slab.gaps().map(|(unit, (from, len))| HeapGap {
-                    is_long_memory: id.tier() == Tier::Memory && len >= LONG_BYTES,
-                    len,
+                heap.extend(slab.gaps().map(|(unit, gap)| HeapGap {
+                    is_long_memory: id.tier() == Tier::Memory && gap.len >= LONG_BYTES,
+                    len: gap.len,
                     slab: id.raw(),
                     unit,
-                    offset: from,
+                    offset: gap.offset,
                 }));
             }
         }
@@ -77,34 +87,47 @@ impl<B: Backing> Tiers<B> {
         self.gaps.heap = heap.into();
     }
 
-    /// Returns the first gap of the heap that may still be lent, and true if its pages are present.
-    fn next_gap(&mut self, no_memory: bool) -> Option<(SlabId, u32, Gap, bool)> {
-        while let Some(gap) = self.gaps.heap.pop() {
-            let (unit, from, len) = (gap.unit, gap.offset, gap.len);
-            let id = SlabId::from_raw(gap.slab)?;
-            let is_memory = id.tier() == Tier::Memory;
-            let warm = is_memory && self.board.warm(id.index()) >> unit & 1 == 1;
-            let there = self.directories[id.directory().number()].usable().is_some()
-                && self.account(id).is_gap(unit, (from, len));
+    /// Returns the first gap of the heap that may still be lent.
+    fn next_gap(&mut self, no_memory: bool) -> Option<FreeGap> {
+        while let Some(found) = self.gaps.heap.pop() {
+            let unit = found.unit;
+            let gap = Gap {
+                offset: found.offset,
+                len: found.len,
+            };
+            let slab = SlabId::from_raw(found.slab)?;
+            let is_memory = slab.tier() == Tier::Memory;
+            let warm = is_memory && self.board.warm(slab.index()) >> unit & 1 == 1;
+            let there = self.directories[slab.directory().number()]
+                .usable()
+                .is_some()
+                && self.account(slab).is_gap(unit, gap);
             if there && !(is_memory && !warm && no_memory) {
-                return Some((id, unit, (from, len), warm));
+                return Some(FreeGap {
+                    slab,
+                    unit,
+                    gap,
+                    warm,
+                });
             }
         }
         None
     }
 
-    fn lend_gap(
-        &mut self,
-        (slab, unit, (from, len), warm): (SlabId, u32, Gap, bool),
-        client: ClientId,
-    ) -> Grant {
+    fn lend_gap(&mut self, free: FreeGap, client: ClientId) -> Grant {
+        let FreeGap {
+            slab,
+            unit,
+            gap,
+            warm,
+        } = free;
         self.account(slab).lend_gap(unit, client, warm);
         self.refresh(slab);
         Grant {
             segment: slab.segment(unit),
             slab,
-            pos: u64::from(unit) * UNIT_BYTES + u64::from(from),
-            len: u64::from(len),
+            pos: u64::from(unit) * UNIT_BYTES + u64::from(gap.offset),
+            len: u64::from(gap.len),
             warm,
         }
     }
