@@ -145,6 +145,15 @@ pub(in crate::cluster) struct ExtentTables {
     published_log: PublishedBytes,
 }
 
+/// The position of a snapshot in the indexes of files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::cluster) struct ExtentPosition {
+    /// The slot of the file.
+    slot: u32,
+    /// The offset in the file, bytes.
+    offset: u64,
+}
+
 /// Slots of files that one step of a snapshot looks at.
 const SLOTS: u32 = 1024;
 
@@ -214,15 +223,19 @@ impl ExtentTables {
         };
     }
 
-    /// Visits some of the runs of all files, at most `most`, from the slot of a file and the offset
-    /// in it on. Returns the slot and the offset to go on from.
+    /// Visits some of the runs of all files, at most `most`, from a position on. Returns the next
+    /// position.
     pub(in crate::cluster) fn show_some(
         &self,
         names: &NodeNames<'_>,
-        (mut slot, mut offset): (u32, u64),
+        from: ExtentPosition,
         most: usize,
         visit: Visit<'_>,
-    ) -> Option<(u32, u64)> {
+    ) -> Option<ExtentPosition> {
+        let ExtentPosition {
+            mut slot,
+            mut offset,
+        } = from;
         let mut left = most;
         let used = names.used().inodes;
         let end = slot.saturating_add(SLOTS).min(used);
@@ -234,12 +247,12 @@ impl ExtentTables {
                 left = left.saturating_sub(runs.len());
                 visit(&Item::IndexRuns(names.ino_at(slot), runs));
                 if upto < MAX_OFFSET {
-                    return Some((slot, upto));
+                    return Some(ExtentPosition { slot, offset: upto });
                 }
             }
             (slot, offset) = (slot + 1, 0);
         }
-        (slot < used).then_some((slot, offset))
+        (slot < used).then_some(ExtentPosition { slot, offset })
     }
 
     /// Visits the runs of all files.

@@ -16,6 +16,7 @@ use weir_core::journal::{encode, Item};
 use weir_core::names::TableCursor;
 use weir_core::types::Ino;
 
+use crate::cluster::extents::ExtentPosition;
 use crate::node::{ClientMemory, Node, Platform, SnapshotPosition, Visit};
 
 /// The journal of a server.
@@ -47,8 +48,7 @@ pub type ShowShared<'v> =
 #[derive(Clone, Copy, Debug)]
 enum Progress {
     Names(TableCursor),
-    /// The slot of a file, and the offset in it.
-    Extents((u32, u64)),
+    Extents(ExtentPosition),
     /// The inode whose extended attributes were shown last.
     Xattrs(Option<Ino>),
     Shared(SnapshotPosition),
@@ -167,7 +167,7 @@ impl<P: Platform> Node<'_, P> {
             Progress::Names(place) => Some(
                 match self.names.visit_items_from(place, most(NAMES), visit) {
                     Some(place) => Progress::Names(place),
-                    None => Progress::Extents((0, 0)),
+                    None => Progress::Extents(ExtentPosition::default()),
                 },
             ),
             Progress::Extents(from) => {
