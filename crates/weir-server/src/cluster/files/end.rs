@@ -214,8 +214,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         let count = inos.len() as u64;
         // If the home is gone, so are the holds.
         let _ = self.server.call(home, peer::Release { inos }).await;
-        let times = &self.state().leaving.times;
-        times.set((times.get().0, times.get().1 + count));
+        self.state().leaving.count_told(count);
     }
 
     /// Ends the stand-in of a file that no program here has open. Returns true if its home is to be
@@ -233,8 +232,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         self.state().shared_appends.borrow_mut().remove(&ino);
         self.server.tokens().forget_held_token(ino);
         self.server.extents().forget_map(ino);
-        let times = &self.state().leaving.times;
-        times.set((times.get().0 + 1, times.get().1));
+        self.state().leaving.count_begun();
         true
     }
 

@@ -18,9 +18,16 @@ pub(in crate::cluster) struct Leaving {
     pub(super) soon: RefCell<BTreeMap<Rank, (Token, Vec<Ino>)>>,
     /// Files that are being asked for.
     pub(super) asking: RefCell<HashMap<Ino, AskedFile>>,
-    /// The number of times that this node began to let go of a file, and the number that the homes
-    /// know of.
-    pub(super) times: Cell<(u64, u64)>,
+    counts: Cell<LeavingCounts>,
+}
+
+/// Counts of the files that this node has let go of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct LeavingCounts {
+    /// The number of times that it began to.
+    pub(super) begun: u64,
+    /// The number of those that the homes know of.
+    pub(super) told: u64,
 }
 
 /// A file that is being asked for.
@@ -43,13 +50,31 @@ impl Leaving {
     /// Returns true if this node let go of no file since `before`, and is not about to. Otherwise a
     /// task that was told that this node holds a file, without `FileEnds::begin_hold`, must ask
     /// for it.
-    pub(super) fn none_since(&self, before: (u64, u64)) -> bool {
-        before.0 == before.1 && self.times.get() == before
+    pub(super) fn none_since(&self, before: LeavingCounts) -> bool {
+        before.begun == before.told && self.counts.get() == before
     }
 
     /// The counts for [`Leaving::none_since`].
-    pub(super) fn times(&self) -> (u64, u64) {
-        self.times.get()
+    pub(super) fn counts(&self) -> LeavingCounts {
+        self.counts.get()
+    }
+
+    /// Counts a file that this node begins to let go of.
+    pub(super) fn count_begun(&self) {
+        let LeavingCounts { begun, told } = self.counts.get();
+        self.counts.set(LeavingCounts {
+            begun: begun + 1,
+            told,
+        });
+    }
+
+    /// Counts files whose home was told.
+    pub(super) fn count_told(&self, files: u64) {
+        let LeavingCounts { begun, told } = self.counts.get();
+        self.counts.set(LeavingCounts {
+            begun,
+            told: told + files,
+        });
     }
 }
 

@@ -257,8 +257,8 @@ pub(in crate::cluster) struct FilesState {
 /// then, is overtaken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct FileNews {
-    /// See [`leaving::Leaving::times`].
-    left: (u64, u64),
+    /// See [`leaving::Leaving::counts`].
+    left: leaving::LeavingCounts,
     recalled: u64,
     news_of_unknown: u64,
 }
@@ -273,7 +273,7 @@ impl FilesState {
     /// The counts of news now.
     pub(in crate::cluster) fn news(&self) -> FileNews {
         FileNews {
-            left: self.leaving.times(),
+            left: self.leaving.counts(),
             recalled: self.recalled.get(),
             news_of_unknown: self.news_of_unknown.get(),
         }
