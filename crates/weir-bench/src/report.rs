@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::Target;
 use crate::machine::Machine;
 use crate::plan::Metric;
-use crate::results::{Results, RoundSample, Spread};
+use crate::results::{Results, RoundSample, Series, Spread};
 use crate::suite::Verdict;
 
 /// A report: what every one begins with, and its content.
@@ -107,7 +107,10 @@ fn of_metric<'a>(results: &'a Results, metric: &'a Metric, baseline: &str) -> Me
     let series = results.series_of(metric).map(|name| SeriesReport {
         name,
         rate: results.rate(metric, name),
-        ratio_to_baseline: results.ratio((metric, name), (metric, baseline)),
+        ratio_to_baseline: {
+            let [series, baseline] = [name, baseline].map(|name| Series { metric, name });
+            results.ratio(series, baseline)
+        },
         ratio_to_copy_limit: results.share_of_copy_limit(metric, name),
         samples: results.samples(metric, name),
     });

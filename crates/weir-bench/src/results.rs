@@ -69,6 +69,15 @@ impl Spread {
     }
 }
 
+/// The series of one metric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Series<'r> {
+    /// The metric.
+    pub metric: &'r Metric,
+    /// The target, or the way to measure a limit.
+    pub name: &'r str,
+}
+
 /// All samples: of each metric, by series (a target, or a way to measure a limit).
 #[derive(Default)]
 pub struct Results(BTreeMap<Metric, BTreeMap<String, Vec<RoundSample>>>);
@@ -112,19 +121,20 @@ impl Results {
     }
 
     /// The ratio of two series, round by round.
-    pub fn ratio(&self, over: (&Metric, &str), under: (&Metric, &str)) -> Option<Spread> {
-        let below = self.samples(under.0, under.1);
-        Spread::from_values(self.samples(over.0, over.1).iter().filter_map(|sample| {
+    pub fn ratio(&self, over: Series<'_>, under: Series<'_>) -> Option<Spread> {
+        let above = self.samples(over.metric, over.name);
+        let below = self.samples(under.metric, under.name);
+        Spread::from_values(above.iter().filter_map(|sample| {
             let other = below.iter().find(|s| s.round == sample.round)?;
-            Some(sample.rate(over.0) / other.rate(under.0))
+            Some(sample.rate(over.metric) / other.rate(under.metric))
         }))
     }
 
     /// The ratio of the fastest samples of two series, in whichever rounds those were: what remains when other
     /// load on the machine slows some rounds, since load never makes anything faster.
-    pub fn ratio_of_best(&self, over: (&Metric, &str), under: (&Metric, &str)) -> Option<f64> {
-        let (over, under) = (self.rate(over.0, over.1)?, self.rate(under.0, under.1)?);
-        Some(over.max / under.max)
+    pub fn ratio_of_best(&self, over: Series<'_>, under: Series<'_>) -> Option<f64> {
+        let best = |series: Series<'_>| Some(self.rate(series.metric, series.name)?.max);
+        Some(best(over)? / best(under)?)
     }
 
     /// The fastest series by median: one way to measure for all rounds, since the best of each round would be
@@ -141,7 +151,15 @@ impl Results {
     /// The share of the copy limit that a series reaches.
     pub fn share_of_copy_limit(&self, metric: &Metric, series: &str) -> Option<Spread> {
         let limit = metric.copy_limit()?;
-        self.ratio((metric, series), (&limit, self.best(&limit)?))
+        let reached = Series {
+            metric,
+            name: series,
+        };
+        let limit = Series {
+            metric: &limit,
+            name: self.best(&limit)?,
+        };
+        self.ratio(reached, limit)
     }
 }
 
@@ -170,21 +188,23 @@ mod tests {
             };
             results.add(metric.clone(), series, round, measured);
         }
-        let ratio = results.ratio((&metric, "a"), (&metric, "b")).unwrap();
+        let [a, b, none] = ["a", "b", "none"].map(|name| Series {
+            metric: &metric,
+            name,
+        });
+        let ratio = results.ratio(a, b).unwrap();
         let two = |value: f64| (value - 2.0).abs() < 1e-9;
         assert!(
             two(ratio.min) && two(ratio.median) && two(ratio.max),
             "{ratio:?}"
         );
         assert!((results.rate(&metric, "a").unwrap().median - 55.0).abs() < 1e-9);
-        let best = results
-            .ratio_of_best((&metric, "a"), (&metric, "b"))
-            .unwrap();
+        let best = results.ratio_of_best(a, b).unwrap();
         assert!(
             (best - 1.0).abs() < 1e-9,
             "100 / s in round 0 against 100 / s in round 2: {best}"
         );
         assert_eq!(results.best(&metric), Some("a"));
-        assert_eq!(results.ratio((&metric, "a"), (&metric, "none")), None);
+        assert_eq!(results.ratio(a, none), None);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::{BenchArgs, Target};
 use crate::layout::Pattern;
 use crate::plan::{Cases, DataCase, Metric, Op, DEVICE};
-use crate::results::{Results, Spread};
+use crate::results::{Results, Series, Spread};
 
 /// The divisor of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,15 +194,27 @@ fn judge_row(
     against: RateDivisor,
     at_least: f64,
 ) -> Verdict {
-    let over = (&metric, target);
+    let over = Series {
+        metric: &metric,
+        name: target,
+    };
     let device = Metric {
         transfer: metric.transfer,
         ..Metric::new(Op::DeviceWrite, metric.processes)
     };
     let limit = metric.copy_limit();
-    let limit = limit.as_ref().and_then(|m| Some((m, results.best(m)?)));
+    let limit = limit.as_ref().and_then(|metric| {
+        let name = results.best(metric)?;
+        Some(Series { metric, name })
+    });
     let (under, name, missing) = match against {
-        RateDivisor::Baseline => (Some((&metric, baseline)), baseline, "no samples"),
+        RateDivisor::Baseline => {
+            let under = Series {
+                metric: &metric,
+                name: baseline,
+            };
+            (Some(under), baseline, "no samples")
+        }
         RateDivisor::CopyLimit => (
             limit,
             "copy limit",
@@ -210,7 +222,11 @@ fn judge_row(
         ),
         RateDivisor::Device => {
             let missing = "needs --durable NAME=DIR and --device DIR";
-            (Some((&device, DEVICE)), DEVICE, missing)
+            let under = Series {
+                metric: &device,
+                name: DEVICE,
+            };
+            (Some(under), DEVICE, missing)
         }
     };
     let ratio = under.and_then(|under| results.ratio(over, under));

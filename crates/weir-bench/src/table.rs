@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table};
 
 use crate::plan::Metric;
-use crate::results::{Results, Spread};
+use crate::results::{Results, Series, Spread};
 use crate::suite::Verdict;
 
 /// A rate with its unit: `12.3 GiB/s`, `845 MiB/s` or `125 k/s`.
@@ -97,7 +97,8 @@ pub fn calls(results: &Results, targets: &[&str], baseline: &str) -> Table {
         }));
         row.extend(others().map(|target| {
             // Of two rates this way round it is the ratio of two times.
-            let ratio = results.ratio((metric, baseline), (metric, target));
+            let [baseline, target] = [baseline, target].map(|name| Series { metric, name });
+            let ratio = results.ratio(baseline, target);
             show_spread(ratio, digits)
         }));
         table.add_row(row);
@@ -164,7 +165,8 @@ fn rate_cells(results: &Results, metric: &Metric, series: &str) -> Vec<String> {
 }
 
 fn ratio_cells(results: &Results, metric: &Metric, series: &str, baseline: &str) -> Vec<String> {
-    let against = (series != baseline).then(|| results.ratio((metric, series), (metric, baseline)));
+    let [over, under] = [series, baseline].map(|name| Series { metric, name });
+    let against = (series != baseline).then(|| results.ratio(over, under));
     let share = results.share_of_copy_limit(metric, series);
     vec![
         show_spread(against.flatten(), digits),
