@@ -169,25 +169,37 @@ pub struct ClientHeader {
 /// The number of [`Counter`]s that there is room for.
 pub const COUNTERS: usize = 32;
 
-/// The counters of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Counter {
-    /// Bytes that write calls accepted.
-    BytesWritten,
-    /// Bytes that read calls returned.
-    BytesRead,
-    /// Opens of files and directories.
-    Opens,
-    /// Requests to the server.
-    Requests,
-    /// Extent records begun.
-    Records,
-    /// Claims that conflicted with another writer's.
-    Conflicts,
-    /// The time for which writes waited for room, us.
-    RoomWaitUs,
+/// Makes the counters and their names of the same lines.
+macro_rules! counters {
+    ($( $(#[$doc:meta])* $counter:ident = $name:literal, )*) => {
+        /// The counters of a client.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter { $( $(#[$doc])* $counter, )* }
+
+        /// The names of [`Counter`]s in reports, in their order.
+        pub const COUNTER_NAMES: &[&str] = &[$( $name, )*];
+    };
 }
+
+counters! {
+    /// Bytes that write calls accepted.
+    BytesWritten = "bytes_written",
+    /// Bytes that read calls returned.
+    BytesRead = "bytes_read",
+    /// Opens of files and directories.
+    Opens = "opens",
+    /// Requests to the server.
+    Requests = "requests",
+    /// Extent records begun.
+    Records = "records",
+    /// Claims that conflicted with another writer's.
+    Conflicts = "conflicts",
+    /// The time for which writes waited for room, us.
+    RoomWaitUs = "room_wait_us",
+}
+
+const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
 
 /// Calls that weir does not support (yet) and so refuses, by name. A call's position in this list
 /// is its counter in [`ClientHeader::refused`].

@@ -3,19 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use weir_core::node::region::{ClientHeader, Counter, COUNTERS, REFUSAL_NAMES};
+use weir_core::node::region::{ClientHeader, Counter, COUNTERS, COUNTER_NAMES, REFUSAL_NAMES};
 use weir_core::proto::{Caller, FsError, Request};
-
-/// The names of [`weir_core::node::region::Counter`]s, in their order.
-const COUNTER_NAMES: [&str; 7] = [
-    "bytes_written",
-    "bytes_read",
-    "opens",
-    "requests",
-    "records",
-    "conflicts",
-    "room_wait_us",
-];
 
 /// Counters.
 #[derive(Debug, Default)]
