@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
-use weir_config::{Connector, ConnectorChoice, Connectors, Environment, Loaded};
+use weir_config::{Connector, ConnectorChoice, Connectors, Environment, Loaded, PnetCdf};
 use weir_core::proto::PREFIX_LINK;
 use weir_instance::directories::Label;
 use weir_instance::errln;
@@ -40,15 +40,6 @@ const DEBIAN_HDF5: [&str; 2] = [
 /// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
 const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
-
-/// The settings of the connector of PnetCDF.
-const PNETCDF_VARIABLES: [&str; 5] = [
-    "WEIR_PNETCDF_LOG",
-    "WEIR_PNETCDF_FILES",
-    "WEIR_PNETCDF_FLUSH",
-    "WEIR_PNETCDF_BUDGET",
-    "WEIR_PNETCDF_BUFFER",
-];
 
 /// The libraries that programs get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,15 +195,21 @@ fn for_connectors(run_dir: &Path, libraries: &InjectedLibraries) -> Vec<(&'stati
     let Ok(loaded) = Loaded::from_toml(&label.settings, &Environment::default()) else {
         return Vec::new();
     };
-    let settings = loaded.config.pnetcdf;
-    let values: [OsString; 5] = [
-        settings.log.word().into(),
-        settings.files.word().into(),
-        settings.flush.word().into(),
-        settings.budget.0.to_string().into(),
-        settings.buffer.0.to_string().into(),
-    ];
-    PNETCDF_VARIABLES.into_iter().zip(values).collect()
+    // Without `..`, so that a new setting does not compile before it is passed on.
+    let PnetCdf {
+        log,
+        files,
+        flush,
+        budget,
+        buffer,
+    } = loaded.config.pnetcdf;
+    vec![
+        ("WEIR_PNETCDF_LOG", log.word().into()),
+        ("WEIR_PNETCDF_FILES", files.word().into()),
+        ("WEIR_PNETCDF_FLUSH", flush.word().into()),
+        ("WEIR_PNETCDF_BUDGET", budget.0.to_string().into()),
+        ("WEIR_PNETCDF_BUFFER", buffer.0.to_string().into()),
+    ]
 }
 
 /// The variables by which HDF5 finds its connector. One that the user has named stays: then there is none of ours.

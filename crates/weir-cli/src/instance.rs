@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use weir_config::{Budgets, Config, ElevateSettings, Machine, Patterns, PrefetchSettings, Size};
+use weir_config::{
+    Budgets, Config, ElevateSettings, Machine, Patterns, PrefetchSettings, Server, Size,
+};
 use weir_core::elevate_rule::{ElevateRule, PrefetchRule, UpdateMode};
 use weir_core::names::{LaminateOn, NewTree, Owner, Policy, Visibility};
 use weir_core::path_globs::{escape, PathChoice, PathGlobs};
@@ -41,6 +43,13 @@ pub struct Membership {
 fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
     let mut budgets = Budgets::for_machine(config, &Machine::look(config));
     budgets.share_among(share);
+    // Without `..`, so that a new setting does not compile before it is passed on.
+    let Server {
+        warmers,
+        max_files,
+        max_clients,
+        spin_us,
+    } = config.server;
     let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
     Ok(Options {
         run_dir: claim.run_dir.clone(),
@@ -53,10 +62,10 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Result<Options> {
             .collect(),
         memory_budget_bytes: budgets.memory_bytes,
         warm_bytes: budgets.warm_bytes,
-        warmers: config.server.warmers as usize,
-        max_files: config.server.max_files,
-        max_clients: config.server.max_clients as usize,
-        spin_us: config.server.spin_us,
+        warmers: warmers as usize,
+        max_files,
+        max_clients: max_clients as usize,
+        spin_us,
         prefix: config.mount.prefix.as_path().display().to_string(),
         elevated: config
             .elevated()

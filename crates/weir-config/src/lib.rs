@@ -35,7 +35,9 @@ pub use machine::{Budgets, Machine};
 pub use network::{CommandWords, FabricAddress, Ports, Provider};
 pub use patterns::Patterns;
 pub use rules::{ElevateSettings, PrefetchSettings, RuleKey, RuleTable, Rules, RULE_TABLES};
-pub use settings::{all_keys, Config, Drain, KeyInfo, Mount, PnetCdf, SectionInfo, SECTIONS};
+pub use settings::{
+    all_keys, Config, Drain, KeyInfo, Mount, PnetCdf, SectionInfo, Server, SECTIONS,
+};
 pub use types::{
     paths_to_toml, ArrayLog, Budget, Connector, ConnectorChoice, Connectors, Directories,
     DrainOrder, HugePages, KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method,

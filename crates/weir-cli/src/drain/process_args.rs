@@ -178,26 +178,44 @@ impl DrainProcessArgs {
 
     /// The same, after other drains.
     pub(super) fn words_after(&self, before: EarlierDrains) -> Vec<OsString> {
-        let mut words = self.choice.words();
-        words.extend(["--interval-s".into(), self.interval_s.to_string().into()]);
-        words.extend(["--stuck-s".into(), self.stuck_s.to_string().into()]);
-        words.extend([
-            "--evict-percent".into(),
-            self.evict_percent.to_string().into(),
-        ]);
-        for (option, path) in [("--hook", &self.hook), ("--status-file", &self.status_file)] {
+        // Without `..`, so that a new argument does not compile before it is passed on.
+        let DrainProcessArgs {
+            choice,
+            interval_s,
+            stuck_s,
+            evict_percent,
+            order,
+            first,
+            keep,
+            warning_s,
+            limit,
+            stripe,
+            replace_foreign,
+            hook,
+            status_file,
+            laminate,
+            before: _,
+            tree,
+            run_dir,
+            target,
+        } = self;
+        let mut words = choice.words();
+        words.extend(["--interval-s".into(), interval_s.to_string().into()]);
+        words.extend(["--stuck-s".into(), stuck_s.to_string().into()]);
+        words.extend(["--evict-percent".into(), evict_percent.to_string().into()]);
+        for (option, path) in [("--hook", hook), ("--status-file", status_file)] {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
-        words.extend(["--limit".into(), self.limit.to_string().into()]);
-        words.extend(["--warning-s".into(), self.warning_s.to_string().into()]);
-        words.extend(self.stripe.map(|bytes| format!("--stripe={bytes}").into()));
-        let first = self.first.iter();
+        words.extend(["--limit".into(), limit.to_string().into()]);
+        words.extend(["--warning-s".into(), warning_s.to_string().into()]);
+        words.extend(stripe.map(|bytes| format!("--stripe={bytes}").into()));
+        let first = first.iter();
         words.extend(first.map(|pattern| format!("--first={pattern}").into()));
-        let keep = self.keep.iter();
+        let keep = keep.iter();
         words.extend(keep.map(|pattern| format!("--keep={pattern}").into()));
-        words.extend(self.laminate.then(|| "--laminate".into()));
-        words.extend(["--order".into(), self.order.word().into()]);
-        words.extend(self.replace_foreign.then(|| "--replace-foreign".into()));
+        words.extend(laminate.then(|| "--laminate".into()));
+        words.extend(["--order".into(), order.word().into()]);
+        words.extend(replace_foreign.then(|| "--replace-foreign".into()));
         words.push(
             match before {
                 EarlierDrains::Ended => "--before=ended",
@@ -206,14 +224,10 @@ impl DrainProcessArgs {
             }
             .into(),
         );
-        if let Some(tree) = self.tree {
+        if let Some(tree) = tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }
-        words.extend([
-            "--".into(),
-            self.run_dir.clone().into(),
-            self.target.clone().into(),
-        ]);
+        words.extend(["--".into(), run_dir.into(), target.into()]);
         words
     }
 }
