@@ -668,6 +668,17 @@ mod tests {
         );
     }
 
+    /// The types of fields are known by their names alone: a change of what is in `parts` passes.
+    #[test]
+    fn changed_operations_have_another_version() {
+        let declared: String = DECLARATIONS.split_whitespace().collect();
+        assert_eq!(
+            (VERSION, crc32c::crc32c(declared.as_bytes())),
+            (19, 1_956_743_717),
+            "the operations have changed: raise VERSION, and put both numbers here"
+        );
+    }
+
     #[test]
     fn a_reply_or_an_error_comes_back() {
         for said in [Ok(64), Err(FsError::NoSpace)] {

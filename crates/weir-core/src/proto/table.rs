@@ -199,6 +199,14 @@ macro_rules! operations {
         $( operation!($home_name, $home_method, $home_object, $home_reply); )*
         $( operation!($name, $method, $object, $reply); )*
 
+        /// The messages and replies of clients, for the test that their version is raised with them.
+        #[cfg(test)]
+        const DECLARATIONS: &str = stringify!(
+            $( $local_name { $( $local_field: $local_type ),* } -> $local_reply; )*
+            $( $home_name { $( $home_field: $home_type ),* } -> $home_reply; )*
+            $( $name { $( $field: $type ),* } -> $reply; )*
+        );
+
         impl Request {
             /// The operation's name, for counting.
             pub fn name(&self) -> &'static str {
