@@ -1,7 +1,9 @@
 //! Journals cut at any byte, changed in any bit, or made of garbage.
 
 use super::frame::{end_word, frame_bytes, frame_words, END_AT};
-use super::{encode, replay, Head, Item, JournalError, LockedName, NameChange, State, HEAD_BYTES};
+use super::{
+    encode, replay, Head, Item, JournalError, LockedName, NameChange, State, HEAD_BYTES, VERSION,
+};
 use crate::extent::{Run, MAX_OFFSET};
 use crate::names::memory::Memory;
 use crate::names::{
@@ -16,6 +18,36 @@ use std::collections::BTreeSet;
 const RANK: Rank = Rank(2);
 const OWNER: Owner = Owner { uid: 1, gid: 2 };
 const MAX_INODES: u32 = 24;
+
+/// The items are numbered in their order, so docs/FORMAT.md has as many rows as there are variants.
+#[test]
+fn each_item_is_documented_and_has_a_version() {
+    let source = include_str!("item.rs");
+    let declared = source.split("pub enum Item<'a> {\n").nth(1).unwrap();
+    let declared = declared.split("\n}").next().unwrap();
+    let variants = declared.lines().filter_map(|line| {
+        let name = line.strip_prefix("    ")?;
+        let begins = name.starts_with(|first: char| first.is_ascii_uppercase());
+        begins.then(|| name.split([' ', '(', ',']).next().unwrap())
+    });
+    let variants: Vec<&str> = variants.collect();
+    let document = include_str!("../../../../docs/FORMAT.md");
+    let table = document.split("### Item (item.rs)").nth(1).unwrap();
+    let table = table.split("\n#").next().unwrap();
+    let rows = table.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        Some((cells.next()?.parse::<usize>().ok()?, cells.next()?))
+    });
+    let rows: Vec<(usize, &str)> = rows.collect();
+    let numbered: Vec<(usize, &str)> = variants.iter().copied().enumerate().collect();
+    assert_eq!(rows, numbered, "docs/FORMAT.md");
+    assert!(document.contains(&format!("| 8 | 4 | `version` | {VERSION} |")));
+    assert_eq!(
+        (VERSION, variants.len()),
+        (5, 44),
+        "the items have changed: raise VERSION, and put both numbers here"
+    );
+}
 
 /// A journal as a file would hold it.
 struct Written {
