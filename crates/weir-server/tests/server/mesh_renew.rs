@@ -6,7 +6,7 @@ use crate::mesh::{create, Dice, Mesh};
 use crate::twins::{Bytes, Shared};
 use crate::world::UNIT;
 use weir_core::extent::{Run, Source};
-use weir_core::journal::{encode, Item};
+use weir_core::journal::{encode, Cluster, Item};
 use weir_core::node::cell::State;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, PeerOperation};
@@ -37,24 +37,41 @@ fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
 /// The items in a journal that concern several servers, in one order.
 fn said(journal: &Bytes) -> Vec<String> {
     let state = journal.state();
-    let cluster = &state.cluster;
+    // Without `..`, so that new state does not compile before it is compared.
+    let Cluster {
+        in_flight,
+        answered,
+        slices,
+        slices_stamp: _, // of the slices
+        published,
+        counted,
+        enrolled,
+        moved,
+        locked,
+        changes,
+        called_off,
+        placed,
+        has_all,
+    } = &state.cluster;
     let mut lines = Vec::new();
-    for (ino, index) in &cluster.slices {
+    for (ino, index) in slices {
         index.for_each_run(&mut |run| lines.push(format!("kept {ino:?} {run:?}")));
     }
-    lines.extend(cluster.in_flight.iter().map(|batch| format!("{batch:?}")));
-    lines.extend(cluster.answered.iter().map(|all| format!("{all:?}")));
-    let published = cluster.published.iter();
-    lines.extend(published.map(|file| format!("published {file:?}")));
+    lines.extend(in_flight.iter().map(|batch| format!("{batch:?}")));
+    lines.extend(answered.iter().map(|all| format!("{all:?}")));
+    lines.extend(published.iter().map(|file| format!("published {file:?}")));
+    lines.extend(counted.iter().map(|last| format!("counted {last:?}")));
+    lines.extend(enrolled.iter().map(|dir| format!("enrolled {dir:?}")));
+    lines.extend(moved.iter().map(|dir| format!("moved {dir:?}")));
+    lines.extend(locked.iter().map(|name| format!("locked {name:?}")));
+    lines.extend(changes.iter().map(|change| format!("changing {change:?}")));
     lines.extend(
-        cluster
-            .counted
+        called_off
             .iter()
-            .map(|last| format!("counted {last:?}")),
+            .map(|rename| format!("called off {rename:?}")),
     );
-    let enrolled = cluster.enrolled.iter();
-    lines.extend(enrolled.map(|dir| format!("enrolled {dir:?}")));
-    lines.extend(cluster.moved.iter().map(|dir| format!("moved {dir:?}")));
+    lines.extend(placed.iter().map(|dir| format!("placed {dir:?}")));
+    lines.extend(has_all.iter().map(|dir| format!("has all {dir:?}")));
     lines.extend(state.inodes.iter().map(|inode| format!("{inode:?}")));
     lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));
     lines.sort();

@@ -30,19 +30,37 @@ fn snapshot(world: &World) -> Bytes {
 
 /// The items of a journal; without extents, only those that do not wait for writers to end.
 fn lines(state: &State, with_extents: bool) -> Vec<String> {
+    // Without `..`, so that new state does not compile before it is compared.
+    let State {
+        rank: _,
+        inodes,
+        ended,
+        targets,
+        xattrs,
+        entries,
+        extents,
+        clients,
+        segments,
+        admitted,
+        cells,
+        published_log: _, // of several servers
+        cluster: _,       // see `mesh_renew`
+        whole: _,
+    } = state;
     let mut lines = Vec::new();
-    lines.extend(state.inodes.iter().map(|image| format!("{image:?}")));
-    lines.extend(state.ended.iter().map(|life| format!("ended {life:?}")));
-    lines.extend(state.targets.iter().map(|target| format!("{target:?}")));
-    lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));
+    lines.extend(inodes.iter().map(|image| format!("{image:?}")));
+    lines.extend(ended.iter().map(|life| format!("ended {life:?}")));
+    lines.extend(targets.iter().map(|target| format!("{target:?}")));
+    lines.extend(entries.iter().map(|entry| format!("{entry:?}")));
     let xattr = &mut |item: &Item<'_>| lines.push(format!("{item:?}"));
-    state.xattrs.show_some(None, usize::MAX, xattr);
-    for (ino, index) in state.extents.iter().filter(|_| with_extents) {
+    xattrs.show_some(None, usize::MAX, xattr);
+    for (ino, index) in extents.iter().filter(|_| with_extents) {
         index.for_each_run(&mut |run| lines.push(format!("{ino:?} {run:?}")));
     }
-    lines.extend(state.clients.iter().map(|client| format!("{client:?}")));
-    lines.extend(state.segments.iter().map(|lent| format!("{lent:?}")));
-    lines.extend(state.cells.iter().map(|cell| format!("{cell:?}")));
+    lines.extend(clients.iter().map(|client| format!("{client:?}")));
+    lines.extend(segments.iter().map(|lent| format!("{lent:?}")));
+    lines.extend(admitted.iter().map(|uid| format!("admitted {uid}")));
+    lines.extend(cells.iter().map(|cell| format!("{cell:?}")));
     lines.sort();
     lines
 }
