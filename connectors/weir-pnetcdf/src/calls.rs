@@ -205,7 +205,7 @@ impl LoggedFile {
         };
         result = first_error(result, code);
         if is_collective && self.mode == DataMode::Collective {
-            result = first_error(result, self.check_budget(1));
+            result = first_error(result, self.check_budget());
         }
         result
     }

@@ -137,7 +137,9 @@ pub struct LoggedFile {
     /// Collective puts until the next look at the budget, and since the last one.
     puts_until_check: u64,
     puts_unchecked: u64,
-    used_at_check: u64,
+    /// Bytes of the budget that the entries took after the last collective call, and the most that one call has added.
+    used_at_call: u64,
+    largest_call: u64,
 }
 
 /// The parts of a new file's state that are not the same for all.
@@ -180,7 +182,8 @@ impl LoggedFile {
             attached: None,
             puts_until_check: 1,
             puts_unchecked: 0,
-            used_at_check: 0,
+            used_at_call: 0,
+            largest_call: 0,
             used: 0,
         }
     }
@@ -215,7 +218,7 @@ impl LoggedFile {
             result = first_error(flushed, result);
         }
         if timing == TransferKind::Collective {
-            result = first_error(result, self.check_budget(1));
+            result = first_error(result, self.check_budget());
         }
         Some(result)
     }
@@ -501,31 +504,34 @@ impl LoggedFile {
 
     /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
     /// The time is the same in all processes, for it depends on what all of them know.
-    pub fn check_budget(&mut self, puts: u64) -> c_int {
+    pub fn check_budget(&mut self) -> c_int {
         self.order.end_call();
         self.tell_records();
-        self.puts_unchecked += puts;
+        let added = self.used.saturating_sub(self.used_at_call);
+        self.largest_call = self.largest_call.max(added);
+        self.used_at_call = self.used;
+        self.puts_unchecked += 1;
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;
         }
         let limit = self.settings.budget.min(self.limit_of_room());
         let used = i64::try_from(self.used).unwrap_or(i64::MAX);
-        let grown = self.used.saturating_sub(self.used_at_check);
-        let grown = i64::try_from(grown).unwrap_or(i64::MAX);
+        let largest = i64::try_from(self.largest_call).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         // The smallest room that a process has, as the highest of negative numbers.
-        let Some([over, grown]) = self.comm.highest([used - limit, grown]) else {
+        let Some([over, largest]) = self.comm.highest([used - limit, largest]) else {
             return NC_EMPI;
         };
         let result = match over >= 0 {
             true => self.flush(None),
             false => NC_NOERR,
         };
-        let per_put = u64::try_from(grown).unwrap_or(0) / self.puts_unchecked.max(1);
+        // As if all puts were as large as the largest one so far.
         let room = u64::try_from(-over).unwrap_or(0);
-        self.puts_until_check = (room / 4 / per_put.max(1)).clamp(1, MAX_PUTS_UNCHECKED);
+        let largest = u64::try_from(largest).unwrap_or(0).max(1);
+        self.puts_until_check = (room / 4 / largest).clamp(1, MAX_PUTS_UNCHECKED);
         self.puts_unchecked = 0;
-        self.used_at_check = self.used;
+        self.used_at_call = self.used;
         result
     }
 
