@@ -519,9 +519,14 @@ impl LoggedFile {
         let largest = i64::try_from(self.largest_call).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         // The smallest room that a process has, as the highest of negative numbers.
-        let Some([over, largest]) = self.comm.highest([used - limit, largest]) else {
+        let mine = [used - limit, largest, used];
+        let Some([over, largest, most_used]) = self.comm.highest(mine) else {
             return NC_EMPI;
         };
+        if most_used == 0 {
+            // Calls without elements do not count up without end.
+            self.order = PutOrder::new();
+        }
         let result = match over >= 0 {
             true => self.flush(None),
             false => NC_NOERR,

@@ -61,7 +61,7 @@ impl LoggedFile {
                 -variable,
                 records,
             ];
-            self.order.end_call();
+            // Each call that put something has ended: no put is open.
             let mine = [&mine[..], &self.order.numbers()].concat();
             let Some(all) = self.comm.highest_of(&mine) else {
                 return Some(NC_EMPI);
