@@ -146,7 +146,7 @@ impl LoggedFile {
     }
 
     /// The records that the file has, as far as PnetCDF knows.
-    fn known_records(&self) -> Offset {
+    pub fn known_records(&self) -> Offset {
         let mut records: Offset = 0;
         if self.record_dimension >= 0 {
             // SAFETY: room for the answer, which stays 0 if there is none.

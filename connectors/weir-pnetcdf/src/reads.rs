@@ -60,13 +60,14 @@ impl LoggedFile {
                 variable,
                 -variable,
                 records,
+                -self.known_records(),
             ];
             // Each call that put something has ended: no put is open.
             let mine = [&mine[..], &self.order.numbers()].concat();
             let Some(all) = self.comm.highest_of(&mine) else {
                 return Some(NC_EMPI);
             };
-            let (&[wants_file, has_entries, highest, lowest, records], calls) = all
+            let (&[wants_file, has_entries, highest, lowest, records, fewest_known], calls) = all
                 .split_first_chunk()
                 .expect("as many numbers as were given");
             self.order.learn(calls);
@@ -75,28 +76,39 @@ impl LoggedFile {
             if wants_file != 0 || self.order.has_several_waves() {
                 // If the processes ask for several variables, all entries are flushed.
                 let is_one = highest == -lowest;
-                let code = match (has_entries != 0, is_one) {
-                    (true, true) => self.flush(number),
-                    (false, true) => NC_NOERR,
-                    (_, false) => self.flush(None),
-                };
-                return Some(code).filter(|code| *code != NC_NOERR);
+                let lacks_records = records > -fewest_known && self.is_record_variable(number);
+                let variable = number.filter(|_| is_one && !lacks_records);
+                return self.flush_for_get(variable, has_entries != 0);
             }
         }
-        match logged {
-            Ok(Some(logged)) => {
-                // SAFETY: the get's arguments are valid as PnetCDF wants them, by the caller;
-                // `logged` is of this get.
-                let is_given = unsafe { self.give(get, &logged) };
-                Some(match (is_given, logged.fits) {
-                    (false, _) => NC_EMPI,
-                    (true, false) => NC_ERANGE,
-                    (true, true) => NC_NOERR,
-                })
-            }
-            _ if has_entries => Some(self.flush(number)).filter(|code| *code != NC_NOERR),
-            _ => None,
-        }
+        let Ok(Some(logged)) = logged else {
+            let known = u64::try_from(self.known_records()).unwrap_or(0);
+            let lacks_records = self.records > known && self.is_record_variable(number);
+            return self.flush_for_get(number.filter(|_| !lacks_records), has_entries);
+        };
+        // SAFETY: the get's arguments are valid as PnetCDF wants them, by the caller; `logged` is
+        // of this get.
+        let is_given = unsafe { self.give(get, &logged) };
+        Some(match (is_given, logged.fits) {
+            (false, _) => NC_EMPI,
+            (true, false) => NC_ERANGE,
+            (true, true) => NC_NOERR,
+        })
+    }
+
+    /// Moves the entries of a variable into the file, if there are any, or all.
+    fn flush_for_get(&mut self, variable: Option<u32>, has_entries: bool) -> Option<c_int> {
+        let code = match has_entries || variable.is_none() {
+            true => self.flush(variable),
+            false => NC_NOERR,
+        };
+        Some(code).filter(|code| *code != NC_NOERR)
+    }
+
+    /// True for a variable with records. PnetCDF reads those that it knows of: entries of other variables may have made more.
+    fn is_record_variable(&self, number: Option<u32>) -> bool {
+        let variable = number.and_then(|number| self.definitions.variables.get(number as usize));
+        variable.is_some_and(|variable| variable.is_record)
     }
 
     /// Before PnetCDF does another kind of read, or a put that is not logged: flushes. All processes call this for a collective

@@ -359,7 +359,7 @@ const CHECKS: &[Check] = &[
         .compiled(&[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)]),
     shell("mpi::pnetcdf_with_a_log",
         "shell/pnetcdf.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::NETCDF_TOOLS])
-        .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf)]),
+        .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf), ("mpi/pnetcdf_answers.c", Compiler::Pnetcdf)]),
     shell("mpi::pnetcdf_kernels", "shell/pnetcdf_kernels.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
         .compiled(&[(PNETCDF_PUTS, Compiler::Pnetcdf)]),
     shell("mpi::connectors_benchmark",

@@ -40,6 +40,13 @@ for flavour in ompio romio321; do
 		grep -v -e '^ok' -e 'passed' "$log"
 	done
 done
+# A budget below some puts, and above others; and one for all.
+for variable in A=1 WEIR_PNETCDF_FLUSH=pnetcdf WEIR_PNETCDF_BUDGET=600; do
+	env "$variable" timeout 120 mpiexec.openmpi --oversubscribe --mca io romio321 -n 3 "$build/pnetcdf_answers.openmpi" "$dir" > "$outside/log" 2>&1
+	same "$variable: answers of PnetCDF" 0 $?
+	grep -v -e '^ok' -e 'passed' -e 'not waited for' -e 'still pending' "$outside/log"
+done
+
 module=$(find /usr/lib -name pnetcdf.mod -print -quit)
 check "Fortran is compiled" mpif90.openmpi -I"${module%/*}" -o "$outside/fortran" "$WEIR_TEST_CHECKS/fortran/pnetcdf_log.f90" -lpnetcdf
 said=$(timeout 120 mpiexec.openmpi --oversubscribe -n 2 "$outside/fortran" "$dir/fortran.nc" 2>&1)
