@@ -1,7 +1,7 @@
 //! Logs of array writes (`weir_arrays::log`) that are left on a file system: those of programs that were killed, and of ones
 //! that run. Reads them, and moves them into their file, without PnetCDF.
 //!
-//! The files of a log lie in a directory of their own: `DIRECTORY/NAME.ID/RANK.records` and `RANK.elements`, or
+//! The files of a log lie in a directory of their own: `DIRECTORY/NAME.INODE.NUMBER/RANK.records` and `RANK.elements`, or
 //! `node-RANK.*` where the processes of a node share a pair. A program that has a log open holds a shared lock (flock(2)) on
 //! its records: a log without one is left over.
 //!

@@ -60,6 +60,13 @@ pub enum ReplayError {
     Redefined(PathBuf),
 }
 
+fn failed_at(path: &Path, error: io::Error) -> ReplayError {
+    ReplayError::File {
+        path: path.to_owned(),
+        error,
+    }
+}
+
 /// The file of a log: the one of its path, or, if that was renamed, the one in or below the directory of all logs' parent that has
 /// its inode number.
 fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
@@ -68,9 +75,13 @@ fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
     let Some(inode) = log.inode() else {
         return Ok(named.to_owned());
     };
-    let has_inode =
-        |metadata: io::Result<Metadata>| metadata.is_ok_and(|found| found.ino() == inode);
-    if has_inode(named.metadata()) {
+    // Only a file that is not there is another one: one that a server which is down knows of may come back.
+    let is_it = |path: &Path, found: io::Result<Metadata>| match found {
+        Ok(found) => Ok(found.ino() == inode),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed_at(path, error)),
+    };
+    if is_it(named, named.metadata())? {
         return Ok(named.to_owned());
     }
     let root = log.directory.parent().and_then(Path::parent);
@@ -79,16 +90,13 @@ fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
     };
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
-        let failed = |error| ReplayError::File {
-            path: directory.clone(),
-            error,
-        };
+        let failed = |error| failed_at(&directory, error);
         for entry in std::fs::read_dir(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let kind = entry.file_type().map_err(failed)?;
             if kind.is_dir() {
                 open.push(entry.path());
-            } else if kind.is_file() && has_inode(entry.metadata()) {
+            } else if kind.is_file() && is_it(&entry.path(), entry.metadata())? {
                 return Ok(entry.path());
             }
         }
@@ -108,10 +116,7 @@ pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, R
     };
     let path = target.map_or_else(|| find_file(log), |target| Ok(target.to_owned()))?;
     let path = path.as_path();
-    let failed = |error| ReplayError::File {
-        path: path.to_owned(),
-        error,
-    };
+    let failed = |error| failed_at(path, error);
     let file = File::options()
         .read(true)
         .write(true)

@@ -4,7 +4,7 @@
 //! processes know, of each collective call, from where to where in the file the puts of all of them lie ([`FileSpan`]), each finds
 //! the same *waves*: puts of one wave may be written in any order, and those of a later wave after those of an earlier one. Two calls
 //! whose spans overlap are in different waves, in their order. The spans say more than what is written (between two rows of
-//! a block lie others), which gives a wave too many at times, but never one too few.
+//! a block lie others): there may be an extra wave, never a missing one.
 
 use std::collections::BTreeMap;
 

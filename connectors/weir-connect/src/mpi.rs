@@ -395,18 +395,18 @@ impl Communicator {
     /// Begins to find the highest of a number over all processes, which all must call this, in the same order as their other calls with this
     /// communicator; it waits for nobody. `None`: MPI failed, and its error handler has heard why.
     pub fn begin_highest(&self, mine: i64) -> Option<PendingHighest> {
-        let mut numbers = Box::new(ReducedNumber {
+        let numbers = NonNull::from(Box::leak(Box::new(ReducedNumber {
             mine,
             highest: mine,
-        });
+        })));
         let mut request: MpiHandle = 0;
         let Constants { long_long, max, .. } = self.mpi.constants;
         // SAFETY: one `long long` each, which MPI may use until the wait: a pending reduction that is dropped leaves them. The
         // communicator is ours; room for a handle.
         let code = unsafe {
             (self.mpi.iallreduce)(
-                (&raw const numbers.mine).cast(),
-                (&raw mut numbers.highest).cast(),
+                (&raw const (*numbers.as_ptr()).mine).cast(),
+                (&raw mut (*numbers.as_ptr()).highest).cast(),
                 1,
                 long_long,
                 max,
@@ -414,7 +414,6 @@ impl Communicator {
                 &raw mut request,
             )
         };
-        let numbers = NonNull::from(Box::leak(numbers));
         (code == SUCCESS).then_some(PendingHighest { numbers, request })
     }
 

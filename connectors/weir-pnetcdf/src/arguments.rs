@@ -115,6 +115,11 @@ pub fn check_type(element: ElementType, variable: &Variable) -> Result<(), c_int
 }
 
 impl NamedPart {
+    /// True for a whole variable.
+    pub fn is_whole(self) -> bool {
+        matches!(self, NamedPart::Whole)
+    }
+
     /// The part of a variable. `records`: how many the file has. For a write the record dimension has no end.
     ///
     /// # Safety

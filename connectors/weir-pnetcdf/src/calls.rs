@@ -174,6 +174,17 @@ impl LoggedFile {
     ///
     /// The list has `count` numbers, if that is not negative, and room for as many statuses, or null.
     unsafe fn wait(&mut self, list: RequestList, is_collective: bool) -> c_int {
+        let is_right = match self.mode {
+            DataMode::Define => false,
+            DataMode::Collective => is_collective,
+            DataMode::Independent => !is_collective,
+        };
+        if !is_right {
+            // PnetCDF says so, without a word to other processes.
+            let mut all: Vec<usize> = (0..usize::try_from(list.count).unwrap_or(0)).collect();
+            // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller.
+            return unsafe { self.wait_for_others(list, &mut all, is_collective) };
+        }
         let mut result = NC_NOERR;
         let end_put = |file: &mut LoggedFile, request| {
             let code = file.end_put(request);

@@ -161,6 +161,7 @@ impl LoggedFile {
         datatypes: &'static Datatypes,
         new: NewFile,
     ) -> LoggedFile {
+        let order = PutOrder::new(new.comm.size);
         LoggedFile {
             library,
             datatypes,
@@ -176,7 +177,7 @@ impl LoggedFile {
             records: 0,
             record_counts: VecDeque::new(),
             entries: Vec::new(),
-            order: PutOrder::new(),
+            order,
             requests: PutRequests::default(),
             moved_bytes: 0,
             attached: None,
@@ -205,6 +206,9 @@ impl LoggedFile {
     /// The arguments are valid as PnetCDF wants them: lists are null or have a number for every dimension, a datatype is
     /// valid, and the memory has the elements of the part, as the kind says.
     pub unsafe fn put(&mut self, puts: &[Put], timing: TransferKind) -> Option<c_int> {
+        if let Err(code) = self.check_mode(timing) {
+            return Some(code);
+        }
         // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
         let logged = unsafe { self.log_puts(puts, timing, LoggedFile::add_entry) };
         let mut result = logged.map_or_else(|code| code, LoggedElements::code);
@@ -290,9 +294,10 @@ impl LoggedFile {
                 put.part
                     .checked(variable, self.records, self.definitions.is_cdf5, true)
             };
-            Some(part.ok()?.elements()? * variable.external.bytes() as u64)
+            let elements = part.ok()?.elements()?;
+            Some(elements.saturating_mul(variable.external.bytes() as u64))
         });
-        bytes.flatten().sum()
+        bytes.flatten().fold(0, u64::saturating_add)
     }
 
     /// Logs the elements of puts in their order, and hands these to `keep`, up to the first one that cannot be logged; what is
@@ -313,6 +318,9 @@ impl LoggedFile {
         self.check_mode(timing)?;
         let mut all = LoggedElements::NONE;
         for put in puts {
+            if put.part.is_whole() && self.is_record_variable(u32::try_from(put.variable).ok()) {
+                self.learn_records();
+            }
             // SAFETY: the put's arguments are valid as PnetCDF wants them, by the caller.
             let one = unsafe { self.log_put(put, &mut keep)? };
             all.fit &= one.fit;
@@ -491,10 +499,17 @@ impl LoggedFile {
         self.records
     }
 
+    /// Finds out how many records the file has, for a part that is all of them.
+    pub fn learn_records(&mut self) {
+        let known = u64::try_from(self.known_records()).unwrap_or(0);
+        self.records = self.agreed_records().max(known);
+    }
+
     /// The most bytes that the entries may take so that those of all processes find room in the file, while they are in the log still.
     fn limit_of_room(&self) -> u64 {
         let processes = u64::from(self.comm.size);
-        let room = self.log.available_bytes() / processes;
+        // Not all of it: servers lend more than is written yet.
+        let room = self.log.available_bytes() / processes / 4 * 3;
         match room.checked_sub(self.used) {
             // What is added takes room in the log, too.
             Some(more) => self.used.saturating_add(more / 2),
@@ -515,7 +530,9 @@ impl LoggedFile {
             return NC_NOERR;
         }
         let limit = self.settings.budget.min(self.limit_of_room());
-        let used = i64::try_from(self.used).unwrap_or(i64::MAX);
+        // A flush does not move those that were not waited for.
+        let pending: u64 = self.requests.entries().map(used_by).sum();
+        let used = i64::try_from(self.used - pending).unwrap_or(i64::MAX);
         let largest = i64::try_from(self.largest_call).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         // The smallest room that a process has, as the highest of negative numbers.
@@ -525,17 +542,19 @@ impl LoggedFile {
         };
         if most_used == 0 {
             // Calls without elements do not count up without end.
-            self.order = PutOrder::new();
+            self.order = PutOrder::new(self.comm.size);
         }
         let result = match over >= 0 {
             true => self.flush(None),
             false => NC_NOERR,
         };
-        // As if all puts were as large as the largest one so far.
+        // As if all puts were as large as the largest one of late; and larger ones may follow.
         let room = u64::try_from(-over).unwrap_or(0);
         let largest = u64::try_from(largest).unwrap_or(0).max(1);
-        self.puts_until_check = (room / 4 / largest).clamp(1, MAX_PUTS_UNCHECKED);
+        let longest = MAX_PUTS_UNCHECKED.min(2 * self.puts_until_check);
+        self.puts_until_check = (room / 4 / largest).clamp(1, longest);
         self.puts_unchecked = 0;
+        self.largest_call /= 2;
         self.used_at_call = self.used;
         result
     }
@@ -544,6 +563,7 @@ impl LoggedFile {
     pub fn count_used(&mut self) {
         let entries = self.entries.iter().map(|logged| &logged.entry);
         self.used = entries.chain(self.requests.entries()).map(used_by).sum();
+        self.used_at_call = self.used;
     }
 
     /// Bytes that entries take in the file.

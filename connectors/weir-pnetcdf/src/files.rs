@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::collections::HashMap;
-use std::ffi::{CString, OsStr};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -112,15 +112,25 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     // The inode number of the file, and a number that no other log of it has: those that the first process finds.
     // SAFETY: the communicator is valid, by the caller.
     let id = match unsafe { mpi.rank(opened.comm) } {
-        Some(0) => [inode_of(opened.path), now_ns()].map(u64::cast_signed),
-        _ => [0, 0],
+        Some(0) => LogId {
+            inode: inode_of(opened.path),
+            number: now_ns(),
+        }
+        .to_numbers(),
+        _ => [0; 3],
     };
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
     let [wanted, shared, direct_ones] = dissents;
-    let [inode, number] = id;
+    let [high, low, number] = id;
     // SAFETY: the communicator is valid, and all its processes call this, by the caller.
-    let agreed = unsafe { mpi.highest(opened.comm, [wanted, shared, direct_ones, inode, number]) };
-    let (Some([0, shared, direct_ones, inode, number]), Some(datatypes)) = (agreed, datatypes(mpi))
+    let agreed = unsafe {
+        mpi.highest(
+            opened.comm,
+            [wanted, shared, direct_ones, high, low, number],
+        )
+    };
+    let (Some([0, shared, direct_ones, high, low, number]), Some(datatypes)) =
+        (agreed, datatypes(mpi))
     else {
         return;
     };
@@ -130,7 +140,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
         return;
     };
-    let id = [inode, number].map(i64::cast_unsigned);
+    let id = LogId::from_numbers([high, low, number]);
     let log = match begin_log(&comm, &settings, opened.path, is_shared, id) {
         Ok(log) => log,
         Err(why) => {
@@ -174,9 +184,33 @@ fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
     DATATYPES.get_or_init(|| Datatypes::find(mpi)).as_ref()
 }
 
+/// The numbers in the name of a log.
+#[derive(Clone, Copy, Debug)]
+struct LogId {
+    /// The inode number of the file; 0: it is not known.
+    inode: u64,
+    /// One that no other log of the file has.
+    number: u64,
+}
+
+impl LogId {
+    /// As numbers that are not negative: the other processes give 0.
+    fn to_numbers(self) -> [i64; 3] {
+        [self.inode >> 32, self.inode & 0xffff_ffff, self.number].map(u64::cast_signed)
+    }
+
+    fn from_numbers(numbers: [i64; 3]) -> LogId {
+        let [high, low, number] = numbers.map(i64::cast_unsigned);
+        LogId {
+            inode: high << 32 | low,
+            number,
+        }
+    }
+}
+
 /// The inode number of a file; 0: it has none.
-fn inode_of(path: &CStr) -> u64 {
-    let found = Path::new(OsStr::from_bytes(path.to_bytes())).metadata();
+fn inode_of(name: &CStr) -> u64 {
+    let found = place::path(name).metadata();
     found.map_or(0, |found| found.ino())
 }
 
@@ -187,12 +221,12 @@ fn begin_log(
     settings: &Settings,
     path: &CStr,
     is_shared: bool,
-    id: [u64; 2],
+    id: LogId,
 ) -> Result<LogFiles, Option<String>> {
-    let path = OsStr::from_bytes(path.to_bytes());
-    let path = std::path::absolute(Path::new(path)).unwrap_or_else(|_| path.into());
+    let path = place::path(path);
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let above = settings.directory.as_ref().ok_or(None)?;
-    let [inode, number] = id;
+    let LogId { inode, number } = id;
     let directory = above.join(log_name(&path, inode, number));
     // Each process makes it: to wait for one takes longer.
     let mut failure = LogFiles::create_directory(&directory).err();

@@ -22,15 +22,20 @@ impl LoggedFile {
         let is_due = |entry: &LogEntry| variable.is_none_or(|variable| variable == entry.variable);
         let mut variables = BTreeSet::new();
         let result = self.write_in_waves(is_due, &mut variables);
-        if variable.is_none() && self.mode == DataMode::Collective {
-            self.order = PutOrder::new();
-            // Those that could not be written come before all others.
-            for logged in &mut self.entries {
-                logged.call = 0;
-            }
-        }
-        if result != NC_NOERR || variables.is_empty() {
+        let has_failed = i64::from(result != NC_NOERR);
+        let has_any_failed = match self.mode {
+            DataMode::Collective => self.comm.highest([has_failed]) != Some([0]),
+            _ => has_failed != 0,
+        };
+        if result != NC_NOERR || has_any_failed && self.order.has_several_waves() {
+            // Where those of several processes may overlap, the entries of all stay: written again, they are in their order again.
             return result;
+        }
+        if variable.is_none() && self.mode == DataMode::Collective && !has_any_failed {
+            self.order = PutOrder::new(self.comm.size);
+        }
+        if variables.is_empty() && self.log.bytes() == 0 {
+            return NC_NOERR;
         }
         if self.direct.is_some() {
             let due = self.entries.iter().map(|logged| &logged.entry);
@@ -68,25 +73,25 @@ impl LoggedFile {
             false => 1,
         };
         // In the order of the waves, and within a wave in that of the puts.
+        let wave_of = |logged: &LoggedPut| match waves {
+            1 => 0,
+            _ => self.order.wave_of(logged.call),
+        };
         let due = self.entries.iter().filter(|logged| is_due(&logged.entry));
-        let mut due: Vec<&LoggedPut> = due.collect();
-        if waves > 1 {
-            due.sort_by_key(|logged| self.order.wave_of(logged.call));
+        let mut due: Vec<(u32, &LogEntry)> =
+            due.map(|logged| (wave_of(logged), &logged.entry)).collect();
+        due.sort_by_key(|(wave, _)| *wave);
+        variables.extend(due.iter().map(|(_, entry)| entry.variable));
+        let mut by_wave: Vec<Vec<LogEntry>> = Vec::new();
+        for of_wave in due.chunk_by(|(one, _), (next, _)| one == next) {
+            let wave = usize::try_from(of_wave[0].0).expect("at most the calls in memory");
+            by_wave.resize(wave, Vec::new());
+            by_wave.push(joined(of_wave.iter().map(|(_, entry)| *entry)));
         }
-        let due = due.chunk_by(|one, next| {
-            waves == 1 || self.order.wave_of(one.call) == self.order.wave_of(next.call)
-        });
-        let due = due.map(|of_wave| {
-            let wave = self.order.wave_of(of_wave[0].call);
-            (wave, joined(of_wave.iter().map(|logged| &logged.entry)))
-        });
-        let due: Vec<(u32, Vec<LogEntry>)> = due.collect();
-        let mut due = due.into_iter().peekable();
+        let mut by_wave = by_wave.into_iter();
         let mut result = NC_NOERR;
         for wave in 0..waves {
-            let of_wave = due.next_if(|(due, _)| waves == 1 || *due == wave);
-            let entries = of_wave.map_or(Vec::new(), |(_, entries)| entries);
-            variables.extend(entries.iter().map(|entry| entry.variable));
+            let entries = by_wave.next().unwrap_or_default();
             result = first_error(result, self.write(&entries));
             if wave + 1 < waves && self.direct.is_none() {
                 // With several servers, for the other processes to write over it.

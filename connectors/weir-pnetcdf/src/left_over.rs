@@ -2,8 +2,6 @@
 //! when it is made anew.
 
 use core::ffi::CStr;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -64,7 +62,7 @@ fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
     if !settings.all_files && !place::lives_in_weir(path) {
         return;
     }
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let path = place::path(path);
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let Ok(file) = path.metadata() else {
         return;

@@ -9,6 +9,8 @@ use weir_connect::mpi::Communicator;
 /// The collective calls since the entries of all processes were moved into the file. The number of calls is the same in all processes.
 #[derive(Debug)]
 pub struct PutOrder {
+    /// There is one process: its own order is all there is.
+    is_alone: bool,
     /// The span of the puts since the last call.
     open: FileSpan,
     /// Those of this process alone: the calls of which the processes have not told each other yet.
@@ -19,9 +21,10 @@ pub struct PutOrder {
 }
 
 impl PutOrder {
-    /// Of no calls.
-    pub fn new() -> PutOrder {
+    /// Of no calls of so many processes.
+    pub fn new(processes: u32) -> PutOrder {
         PutOrder {
+            is_alone: processes == 1,
             open: FileSpan::EMPTY,
             own: Vec::new(),
             waves: Vec::new(),
@@ -37,8 +40,10 @@ impl PutOrder {
 
     /// Notes the end of a collective call.
     pub fn end_call(&mut self) {
-        self.own.push(self.open);
-        self.open = FileSpan::EMPTY;
+        let span = core::mem::replace(&mut self.open, FileSpan::EMPTY);
+        if !self.is_alone {
+            self.own.push(span);
+        }
     }
 
     /// The numbers that this process tells the others: the highest ones of all processes are those for [`Self::learn`].

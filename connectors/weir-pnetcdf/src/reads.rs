@@ -44,6 +44,9 @@ impl LoggedFile {
             return None;
         }
         let number = u32::try_from(get.variable).ok();
+        if get.part.is_whole() && self.is_record_variable(number) {
+            self.learn_records();
+        }
         // SAFETY: the get's arguments are valid as PnetCDF wants them, by the caller.
         let logged = unsafe { self.logged_part(get) };
         let has_entries = self
@@ -77,7 +80,9 @@ impl LoggedFile {
                 // If the processes ask for several variables, all entries are flushed.
                 let is_one = highest == -lowest;
                 let lacks_records = records > -fewest_known && self.is_record_variable(number);
-                let variable = number.filter(|_| is_one && !lacks_records);
+                // A flush of all ends the waves, which would count up else.
+                let is_enough = is_one && !lacks_records && !self.order.has_several_waves();
+                let variable = number.filter(|_| is_enough);
                 return self.flush_for_get(variable, has_entries != 0);
             }
         }
@@ -106,7 +111,7 @@ impl LoggedFile {
     }
 
     /// True for a variable with records. PnetCDF reads those that it knows of: entries of other variables may have made more.
-    fn is_record_variable(&self, number: Option<u32>) -> bool {
+    pub fn is_record_variable(&self, number: Option<u32>) -> bool {
         let variable = number.and_then(|number| self.definitions.variables.get(number as usize));
         variable.is_some_and(|variable| variable.is_record)
     }
@@ -125,7 +130,9 @@ impl LoggedFile {
                     None => NC_EMPI,
                 }
             }
-            _ => self.flush(None),
+            TransferKind::Independent => self.flush(None),
+            // The wait for it flushes.
+            TransferKind::Nonblocking | TransferKind::Buffered => NC_NOERR,
         };
         Some(code).filter(|code| *code != NC_NOERR)
     }

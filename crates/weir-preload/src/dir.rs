@@ -188,7 +188,7 @@ pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
             if !is_ours(fd) {
                 return next::fdopendir().map_or(core::ptr::null_mut(), |f| f(fd));
             }
-            let Some(stat) = status::of_descriptor(fd) else {
+            let Some(stat) = status::stat_descriptor(fd) else {
                 return core::ptr::null_mut();
             };
             if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
@@ -426,7 +426,7 @@ unsafe fn scan(
     // SAFETY: `path` is a C string, `list` has room for a pointer, and the functions take entries and addresses of
     // entries, by the caller. The array that qsort sorts is ours, and what is copied fits the array of malloc.
     let scanned = unsafe {
-        copies_of(at, path, filter).and_then(|mut copies| {
+        scan_entries(at, path, filter).and_then(|mut copies| {
             if let Some(compare) = compare {
                 // By qsort(3): the caller's function need not be an order, and may rely on how qsort calls
                 // it.
@@ -450,7 +450,7 @@ unsafe fn scan(
     crate::finish(scanned)
 }
 
-/// ScannedEntries of entries in memory of malloc.
+/// Copies of entries, in memory of malloc.
 struct ScannedEntries(Vec<*mut dirent64>);
 
 impl Drop for ScannedEntries {
@@ -474,12 +474,12 @@ impl Drop for OpenStream {
     }
 }
 
-/// ScannedEntries of a directory's entries that pass the filter.
+/// Copies the entries of a directory that pass the filter.
 ///
 /// # Safety
 ///
 /// `path` is a C string; `filter` is null or a function that takes an entry.
-unsafe fn copies_of(
+unsafe fn scan_entries(
     at: c_int,
     path: *const c_char,
     filter: Filter,

@@ -150,7 +150,7 @@ pub(crate) unsafe fn starts_without_us(path: *const c_char) -> bool {
 
 /// True if a program runs as another user or group than its caller (execve(2)).
 fn gives_rights(program: c_int) -> bool {
-    let Some(stat) = status::of_descriptor(program) else {
+    let Some(stat) = status::stat_descriptor(program) else {
         return false;
     };
     stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != rustix::process::geteuid().as_raw()
@@ -238,7 +238,7 @@ unsafe fn run_open(
     // SAFETY: `path` is a C string, and `argv` and `envp` are arguments of execve(2), by the
     // caller.
     unsafe {
-        let Some(stat) = status::of_descriptor(fd) else {
+        let Some(stat) = status::stat_descriptor(fd) else {
             return -1;
         };
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {

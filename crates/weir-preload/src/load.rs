@@ -261,7 +261,7 @@ unsafe fn name_of_copy(
 /// The current identity of a file.
 fn file_at(path: &CStr) -> Option<[i64; 5]> {
     // SAFETY: a C string.
-    let stat = unsafe { status::of_path(path.as_ptr(), status::stat) }?;
+    let stat = unsafe { status::stat_path(path.as_ptr(), status::stat) }?;
     let (dev, ino) = (stat.st_dev.cast_signed(), stat.st_ino.cast_signed());
     Some([dev, ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec])
 }
@@ -293,7 +293,7 @@ fn is_copy(fd: c_int) -> bool {
 }
 
 fn identity_of(fd: c_int) -> Option<[u64; 2]> {
-    status::of_descriptor(fd).map(|stat| [stat.st_dev, stat.st_ino])
+    status::stat_descriptor(fd).map(|stat| [stat.st_dev, stat.st_ino])
 }
 
 /// The name under which a file was loaded, if the loader or the descriptor still has the copy.

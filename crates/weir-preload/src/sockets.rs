@@ -27,7 +27,8 @@ unsafe fn carried(message: *const msghdr) -> Vec<c_int> {
     // lies within them: the program's lengths are checked, as the kernel checks them after this.
     unsafe {
         let control = (*message).msg_control.cast::<u8>();
-        let length = (*message).msg_controllen;
+        // The kernel takes no more.
+        let length = (*message).msg_controllen.min(i32::MAX as usize);
         if !crate::is_address(control) {
             return found;
         }

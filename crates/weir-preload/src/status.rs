@@ -208,7 +208,7 @@ interpose! {
 }
 
 /// The status of an open file; `None`, with errno set, if the call fails.
-pub(crate) fn of_descriptor(fd: c_int) -> Option<libc::stat> {
+pub(crate) fn stat_descriptor(fd: c_int) -> Option<libc::stat> {
     let mut found = MaybeUninit::uninit();
     // SAFETY: `found` has room for one structure; a call that succeeds has filled it.
     unsafe { (fstat(fd, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
@@ -222,7 +222,7 @@ pub(crate) type StatusFn = unsafe extern "C-unwind" fn(*const c_char, *mut libc:
 /// # Safety
 ///
 /// `path` is null or a C string; `by` is [`stat`] or [`lstat`].
-pub(crate) unsafe fn of_path(path: *const c_char, by: StatusFn) -> Option<libc::stat> {
+pub(crate) unsafe fn stat_path(path: *const c_char, by: StatusFn) -> Option<libc::stat> {
     let mut found = MaybeUninit::uninit();
     // SAFETY: `path` is null or a C string, by the caller, and `found` has room for one structure; a call that
     // succeeds has filled it.

@@ -257,7 +257,7 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
 /// `path` is null or a C string.
 unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
     // SAFETY: `path` is null or a C string, by the caller.
-    let found = unsafe { status::of_path(path, status::stat) };
+    let found = unsafe { status::stat_path(path, status::stat) };
     found.map(|stat| (stat.st_dev, stat.st_ino))
 }
 
@@ -294,7 +294,10 @@ pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) ->
         // room for a template.
         unsafe {
             let is_directory = |path: *const c_char| {
-                let found = status::of_path(path, status::stat).filter(|_| !path.is_null());
+                if path.is_null() {
+                    return false; // and errno stays
+                }
+                let found = status::stat_path(path, status::stat);
                 found.is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
             };
             let named = libc::getenv(c"TMPDIR".as_ptr());
@@ -316,7 +319,7 @@ pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) ->
             let template = [&dir[..end], b"/", prefix, b"XXXXXX"].concat();
             let name = hand_over(&template, core::ptr::null_mut(), 0);
             let is_free = || {
-                let found = status::of_path(name, status::lstat);
+                let found = status::stat_path(name, status::lstat);
                 let free = found.is_none() && raw::errno() == libc::ENOENT;
                 if !free {
                     raw::set_errno(Errno::EXIST);

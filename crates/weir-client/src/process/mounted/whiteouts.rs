@@ -183,7 +183,7 @@ impl Tree {
 
     /// Notes the permission bits that the covered directory has been given.
     pub fn note_covered_mode(self, dir: Ino, mode: u32) -> Result<(), Errno> {
-        match self.find(COVERS, &name_of_inode(dir))? {
+        match self.unless_lost(self.find(COVERS, &name_of_inode(dir)))? {
             Some((link, _)) => self.parts.inodes.note_covered_mode(link, mode),
             None => Ok(()),
         }
