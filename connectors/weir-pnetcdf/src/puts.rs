@@ -59,11 +59,19 @@ unsafe fn begin(file: c_int, put: Put, timing: TransferKind, request: *mut c_int
     })
 }
 
-/// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`).
+/// The puts of a list of parts.
+struct ListedPuts {
+    puts: Vec<Put>,
+    /// The memory of their elements, if the program's is of a derived datatype, which may have gaps anywhere.
+    packed: Option<Vec<u8>>,
+}
+
+/// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`). `None`: PnetCDF is to refuse it.
 ///
 /// # Safety
 ///
-/// `starts` and `counts` are null or have `count` lists, each null or with a number for every dimension.
+/// `starts` and `counts` are null or have `count` lists, each null or with a number for every dimension; a datatype is valid, and the
+/// memory as it says.
 unsafe fn listed(
     file: &crate::file::LoggedFile,
     variable: c_int,
@@ -72,15 +80,11 @@ unsafe fn listed(
     counts: *const *const Offset,
     memory: *const c_void,
     kind: MemoryType,
-) -> Option<Vec<Put>> {
+) -> Option<ListedPuts> {
     let index = usize::try_from(variable).ok()?;
     let declared = file.definitions.variables.get(index)?;
-    // A derived datatype may have gaps anywhere: such lists are left to PnetCDF.
-    let element = match kind {
-        MemoryType::Named(element) => element,
-        MemoryType::Flexible(_, datatype) if file.datatypes.is_null(datatype) => declared.external,
-        MemoryType::Flexible(_, datatype) => file.datatypes.element(datatype)?,
-    };
+    // SAFETY: a datatype is valid, by the caller.
+    let element = unsafe { kind.element_of(file.datatypes, declared) }?;
     let mut puts = Vec::new();
     let mut offset = 0;
     for item in 0..usize::try_from(count).ok()? {
@@ -104,14 +108,32 @@ unsafe fn listed(
                     may_lack_counts: true,
                 },
                 distances: null(),
-                memory: memory.cast::<u8>().wrapping_add(offset).cast(),
+                memory: null::<u8>().wrapping_add(offset).cast(),
                 kind: MemoryType::Named(element),
             });
             let bytes = elements(counts, declared.shape.len()).saturating_mul(element.bytes());
             offset = bytes.saturating_add(offset);
         }
     }
-    Some(puts)
+    // SAFETY: the datatype is valid, and the memory as it says, by the caller.
+    let packed = kind
+        .derived(file.datatypes)
+        .map(|(count, datatype)| unsafe { file.datatypes.packed(memory, count, datatype, offset) });
+    let memory = match &packed {
+        Some(Some(packed)) => packed.as_ptr(),
+        _ => memory.cast(),
+    };
+    for put in &mut puts {
+        put.memory = memory.wrapping_add(put.memory.addr()).cast();
+        if packed == Some(None) {
+            // It has another number of elements: the put says so.
+            put.kind = kind;
+        }
+    }
+    Some(ListedPuts {
+        puts,
+        packed: packed.flatten(),
+    })
 }
 
 /// The parts of a put of several variables, as arrays: null where a function has none.
@@ -271,7 +293,11 @@ macro_rules! puts {
             varn(number: c_int, variable: c_int, count: c_int, starts: *const *const Offset, counts: *const *const Offset,
                 memory: *const c_void $(, $kind_argument: $kind_type)* $(, $request: $request_type)?),
             files::with(number, |$file| match listed($file, variable, count, starts, counts, memory, $kind) {
-                Some($puts) => $act,
+                Some(ListedPuts { puts: $puts, packed }) => {
+                    let result = $act;
+                    drop(packed);
+                    result
+                }
                 None => $file.flush_before($timing),
             }));
     };

@@ -119,6 +119,21 @@ int main(int argc, char **argv)
 	ncmpi_wait_all(file, 1, &first, &status);
 	NC(ncmpi_buffer_detach(file));
 
+	/* A list of parts, which one process has with gaps in memory, and the others without. */
+	MPI_Offset at[2][2] = {{0, start[1]}, {1, start[1]}}, *starts[2] = {at[0], at[1]}, *counts[2] = {count, count};
+	int gaps[4 * WIDTH], plain[2 * WIDTH], is_odd = rank == size - 1;
+	MPI_Datatype every_other;
+	MPI_Type_vector(2 * WIDTH, 1, 2, MPI_INT, &every_other);
+	MPI_Type_commit(&every_other);
+	for (int i = 0; i < 2 * WIDTH; i++)
+		gaps[2 * i] = plain[i] = 7000 * rank + i;
+	NC(ncmpi_put_varn_all(file, wide, 2, starts, counts, is_odd ? (void *)gaps : (void *)plain, is_odd ? 1 : 2 * WIDTH,
+	                      is_odd ? every_other : MPI_INT));
+	start[0] = 1;
+	NC(ncmpi_get_vara_int_all(file, wide, start, count, back));
+	ALL(memcmp(back, plain + WIDTH, sizeof back) == 0, "the second part of the list");
+	MPI_Type_free(&every_other);
+
 	CODE(ncmpi_put_vara_int_all(file, wide, NULL, count, mine), NC_EINVALCOORDS);
 	CODE(ncmpi_put_vara_int_all(file, wide, start, NULL, mine), NC_EEDGE);
 
