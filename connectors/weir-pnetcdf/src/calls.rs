@@ -6,7 +6,7 @@ use weir_connect::complain;
 use weir_connect::mpi::{MpiHandle, Offset};
 
 use crate::exported::around;
-use crate::file::{first_error, DataMode, LoggedFile};
+use crate::file::{first_error, DataMode, LoggedFile, TransferKind};
 use crate::files::{self, NewlyOpened};
 use crate::left_over;
 use crate::library::{
@@ -174,12 +174,11 @@ impl LoggedFile {
     ///
     /// The list has `count` numbers, if that is not negative, and room for as many statuses, or null.
     unsafe fn wait(&mut self, list: RequestList, is_collective: bool) -> c_int {
-        let is_right = match self.mode {
-            DataMode::Define => false,
-            DataMode::Collective => is_collective,
-            DataMode::Independent => !is_collective,
+        let timing = match is_collective {
+            true => TransferKind::Collective,
+            false => TransferKind::Independent,
         };
-        if !is_right {
+        if self.check_mode(timing).is_err() {
             // PnetCDF says so, without a word to other processes.
             let mut all: Vec<usize> = (0..usize::try_from(list.count).unwrap_or(0)).collect();
             // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller.
@@ -195,27 +194,25 @@ impl LoggedFile {
         let (mut others, is_all) = unsafe { self.end_own(list, end_put) };
         // PnetCDF's own come after the entries before them.
         let has_others = !others.is_empty() || is_all && self.has_requests_of_library();
-        let mut is_any_left = has_others || is_all;
-        if is_collective && self.mode == DataMode::Collective {
-            let mine = [has_others, is_any_left].map(i64::from);
-            let Some([has_others, has_left]) = self.comm.highest(mine) else {
+        let mut left = [has_others, has_others || is_all];
+        if is_collective {
+            let Some(of_all) = self.comm.highest(left.map(i64::from)) else {
                 return NC_EMPI;
             };
-            is_any_left = has_left != 0;
-            if has_others != 0 {
-                result = first_error(result, self.flush(None));
-            }
-        } else if has_others {
+            left = of_all.map(|count| count != 0);
+        }
+        let [has_others, is_any_left] = left;
+        if has_others {
             result = first_error(result, self.flush(None));
         }
-        let code = match is_any_left || !is_collective && !others.is_empty() {
+        let code = match is_any_left {
             // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller;
             // the places come from `end_own`.
             true => unsafe { self.wait_for_others(list, &mut others, is_collective) },
             false => NC_NOERR,
         };
         result = first_error(result, code);
-        if is_collective && self.mode == DataMode::Collective {
+        if is_collective {
             result = first_error(result, self.check_budget());
         }
         result
@@ -301,21 +298,19 @@ impl LoggedFile {
     ///
     /// As [`LoggedFile::wait`].
     unsafe fn cancel_requests(&mut self, list: RequestList) -> c_int {
-        let mut result = NC_NOERR;
         // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller; the
         // places come from `end_own`.
         unsafe {
             // Elements that are in the log already stay there until it is cleared.
             let (others, is_all) = self.end_own(list, |_, _| NC_NOERR);
             self.count_used();
-            if is_all || !others.is_empty() {
-                let code = with_others(list, &others, |count, requests, statuses| {
-                    (self.library.cancel)(self.number, count, requests, statuses)
-                });
-                result = first_error(result, code);
+            if !is_all && others.is_empty() {
+                return NC_NOERR;
             }
+            with_others(list, &others, |count, requests, statuses| {
+                (self.library.cancel)(self.number, count, requests, statuses)
+            })
         }
-        result
     }
 }
 

@@ -210,7 +210,7 @@ impl LoggedFile {
             return Some(code);
         }
         // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
-        let logged = unsafe { self.log_puts(puts, timing, LoggedFile::add_entry) };
+        let logged = unsafe { self.log_puts(puts, LoggedFile::add_entry) };
         let mut result = logged.map_or_else(|code| code, LoggedElements::code);
         if timing == TransferKind::Independent
             && (self.used > self.settings.budget || is_no_room(result))
@@ -258,7 +258,7 @@ impl LoggedFile {
             Ok(())
         };
         // SAFETY: the arguments are valid as PnetCDF wants them, by the caller.
-        let logged = unsafe { self.log_puts(puts, timing, begin) };
+        let logged = unsafe { self.log_puts(puts, begin) };
         let logged = match logged {
             Ok(logged) => logged,
             Err(code) => {
@@ -309,13 +309,11 @@ impl LoggedFile {
     unsafe fn log_puts(
         &mut self,
         puts: &[Put],
-        timing: TransferKind,
         mut keep: impl FnMut(&mut LoggedFile, LogEntry) -> io::Result<()>,
     ) -> Result<LoggedElements, c_int> {
         if !self.is_writable {
             return Err(NC_EPERM);
         }
-        self.check_mode(timing)?;
         let mut all = LoggedElements::NONE;
         for put in puts {
             if put.part.is_whole() && self.is_record_variable(u32::try_from(put.variable).ok()) {
@@ -511,7 +509,7 @@ impl LoggedFile {
         // Not all of it: servers lend more than is written yet.
         let room = self.log.available_bytes() / processes / 4 * 3;
         match room.checked_sub(self.used) {
-            // What is added takes room in the log, too.
+            // Further entries take room in the log, too.
             Some(more) => self.used.saturating_add(more / 2),
             None => 0,
         }

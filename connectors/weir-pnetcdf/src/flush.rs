@@ -22,16 +22,14 @@ impl LoggedFile {
         let is_due = |entry: &LogEntry| variable.is_none_or(|variable| variable == entry.variable);
         let mut variables = BTreeSet::new();
         let result = self.write_in_waves(is_due, &mut variables);
+        let is_collective = self.mode == DataMode::Collective;
         let has_failed = i64::from(result != NC_NOERR);
-        let has_any_failed = match self.mode {
-            DataMode::Collective => self.comm.highest([has_failed]) != Some([0]),
-            _ => has_failed != 0,
-        };
+        let has_any_failed = is_collective && self.comm.highest([has_failed]) != Some([0]);
         if result != NC_NOERR || has_any_failed && self.order.has_several_waves() {
             // Where those of several processes may overlap, the entries of all stay: written again, they are in their order again.
             return result;
         }
-        if variable.is_none() && self.mode == DataMode::Collective && !has_any_failed {
+        if variable.is_none() && is_collective && !has_any_failed {
             self.order = PutOrder::new(self.comm.size);
         }
         if variables.is_empty() && self.log.bytes() == 0 {

@@ -56,20 +56,20 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     fn finish_directory(&self, directory: &FoundDirectory) -> Result<(), MoveError> {
         let (source, target) = (&directory.source, &directory.target);
         let kept = KeptAttributes::from(&directory.stat);
-        // Programs set those of a directory that stands for one of the target there.
-        if !directory.is_borrowed {
+        // Programs set those of a directory that covers one of the target there.
+        if !directory.covers_target {
             let lost = keep_xattrs(self.from, self.to, source, target)?;
             self.summary().xattrs_not_kept += lost;
         }
         let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
         match set {
             // Its owner has changed them there.
-            Err(error) if directory.is_borrowed && failed_with(&error, Errno::PERM) => {
+            Err(error) if directory.covers_target && failed_with(&error, Errno::PERM) => {
                 return Ok(());
             }
             set => set.map_err(MoveError::io("setting attributes of", target))?,
         }
-        if directory.is_borrowed {
+        if directory.covers_target {
             let noted = self.from.note_covered_mode(source, kept.mode & 0o7777);
             noted.map_err(MoveError::io("noting the mode of", source))?;
         }

@@ -230,8 +230,8 @@ struct FoundDirectory {
     source: PathBuf,
     target: PathBuf,
     stat: Stat,
-    /// It stands for one that the target has.
-    is_borrowed: bool,
+    /// It covers one that the target has.
+    covers_target: bool,
 }
 
 /// A file that is to be copied.

@@ -80,10 +80,10 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             NodeKind::Directory => self.cover_of(source, target)?,
             _ => Cover::Nothing,
         };
-        let is_borrowed = cover != Cover::Nothing;
+        let covers_target = cover != Cover::Nothing;
         // The directory above the first one may have been created for it.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
-        if !is_borrowed || is_top {
+        if !covers_target || is_top {
             walked.changed.extend(above.map(Path::to_owned));
         }
         match kind_of(&stat) {
@@ -98,17 +98,17 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
                 return Err(MoveError::SourceChanged(source.to_owned()))
             }
             NodeKind::Directory => {
-                let is_named = !is_top || name_of(&pair.source).is_some() || is_borrowed;
+                let is_named = !is_top || name_of(&pair.source).is_some() || covers_target;
                 let entered = self.enter(node, is_named, cover, &stat)?;
                 if entered != EnteredDirectory::Left {
                     walked.directories.push(FoundDirectory {
                         source: source.to_owned(),
                         target: target.to_owned(),
                         stat,
-                        is_borrowed,
+                        covers_target,
                     });
                 }
-                if !is_borrowed {
+                if !covers_target {
                     walked.changed.insert(target.to_owned());
                 }
                 let names = self.from.list(source);
