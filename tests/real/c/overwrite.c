@@ -1,7 +1,8 @@
 /*
  * What is overwritten makes room: a file of half of what the directory can hold is overwritten at random, in pieces of all
  * lengths, with fsync now and then, until ten times the room was written. No call says ENOSPC, and every byte is that of the
- * write that came last. Then: what an idle process holds and does not use starves nobody.
+ * write that came last. Then: what an idle process holds and does not use starves nobody, nor does a process that writes two
+ * files by turns, of which it empties one.
  * Usage: overwrite DIR LIMIT_MIB, where the directory can hold about LIMIT_MIB.
  */
 #include "check.h"
@@ -96,6 +97,28 @@ static pid_t idler(const char *path)
 	return pid;
 }
 
+/* Writes a scratch file and the next part of a result by turns, and empties the scratch file: until both have almost `most`
+ * bytes. The errno that a call gave. */
+static int write_by_turns(int which, size_t most)
+{
+	enum { TURN = 3 * MIB };
+	int scratch = open(in_dir("scratch%d", which), O_RDWR | O_CREAT | O_TRUNC, 0600);
+	int result = open(in_dir("result%d", which), O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (scratch < 0 || result < 0)
+		return errno;
+	for (size_t done = 0; done + 2 * TURN <= most; done += TURN) {
+		for (size_t at = 0; at < TURN; at += MIB)
+			if (pwrite(scratch, buf, MIB, (off_t)at) != MIB)
+				return ENOSPC;
+		for (size_t at = 0; at < TURN; at += MIB / 4)
+			if (pwrite(result, buf, MIB / 4, (off_t)(done + at)) != MIB / 4)
+				return ENOSPC;
+		if (ftruncate(scratch, 0) != 0)
+			return errno;
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -136,6 +159,22 @@ int main(int argc, char **argv)
 	for (int i = 0; i < IDLERS; i++) {
 		kill(idle[i], SIGKILL);
 		waitpid(idle[i], NULL, 0);
+	}
+	CHECK(close(fd) == 0 && unlink(in_dir("file")) == 0, "gone");
+	for (int i = 0; i < IDLERS; i++)
+		unlink(in_dir("idle%d", i));
+
+	enum { WRITERS = 8 };
+	pid_t writers[WRITERS];
+	for (int i = 0; i < WRITERS; i++) {
+		writers[i] = fork();
+		if (writers[i] == 0)
+			_exit(write_by_turns(i, limit * MIB / 8 * 7 / WRITERS));
+	}
+	for (int i = 0; i < WRITERS; i++) {
+		int status = -1;
+		waitpid(writers[i], &status, 0);
+		CHECK(status == 0, "a writer of two files by turns: status %d", status);
 	}
 	return check_end();
 }

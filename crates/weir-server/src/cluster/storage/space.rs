@@ -21,6 +21,10 @@ use crate::node::{ClientMemory, Node, Platform, Space};
 pub(super) const LOOK_EVERY: u32 = 256;
 /// Segments are lent and taken back in multiples of so many bytes.
 const UNIT_BYTES: u64 = 1 << 20;
+/// No segment takes more than one part in so many of the node's capacity, unless that is less than
+/// [`UNIT_BYTES`]. A file reserves bytes of its writer's segment which the server cannot take back;
+/// in a small instance a few writers of several files each would hold all of it.
+const SEGMENTS_AT_LEAST: u64 = 32;
 
 impl<P: Platform> Cluster<P> {
     /// Lends a segment. If there is no room, publishes first: that frees the bytes that unpublished
@@ -49,6 +53,11 @@ impl<P: Platform> Cluster<P> {
 }
 
 impl<S: Space> SegmentTables<S> {
+    /// The length of the longest segment to lend, bytes: a power of two.
+    fn largest_segment(&self) -> u64 {
+        largest_segment_of(self.usage().iter().map(|tier| tier.budget_bytes).sum())
+    }
+
     /// Notes that a client could not write into a segment; other clients could not either. Returns
     /// false if the segment is not lent to this client.
     pub(in crate::cluster) fn refused<M>(
@@ -77,7 +86,7 @@ impl<P: Platform> Node<'_, P> {
         if min == 0 || self.clients.get(id).is_none() {
             return Err(FsError::Invalid);
         }
-        let want = want.max(min);
+        let want = want.min(self.segments.largest_segment()).max(min);
         let free = self.segments.space.grant(id, min, want);
         let lent = free.or_else(|| self.lend_in_need(id, min, want));
         let lent = lent.ok_or(FsError::NoSpace)?;
@@ -164,5 +173,35 @@ impl<P: Platform> Node<'_, P> {
             self.segments.space.release(segment);
         }
         held
+    }
+}
+
+/// [`SegmentTables::largest_segment`] on a node with a capacity of so many bytes.
+fn largest_segment_of(capacity_bytes: u64) -> u64 {
+    let share = capacity_bytes / SEGMENTS_AT_LEAST;
+    share
+        .checked_ilog2()
+        .map_or(0, |log| 1 << log)
+        .max(UNIT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_nodes_lend_small_segments() {
+        const MIB: u64 = 1 << 20;
+        for (capacity, largest) in [
+            (0, MIB),
+            (1, MIB),
+            (48 * MIB, MIB),
+            (64 * MIB, 2 * MIB),
+            (127 * MIB, 2 * MIB),
+            (2048 * MIB, 64 * MIB),
+            (u64::MAX, 1 << 58),
+        ] {
+            assert_eq!(largest_segment_of(capacity), largest, "of {capacity}");
+        }
     }
 }
