@@ -37,7 +37,7 @@ mod x86_64;
 
 use shared::Vector16;
 use shared::{load_1, load_16, load_2, load_4, load_8};
-use shared::{store_1, store_16, store_2, store_4, store_8};
+use shared::{store_1, store_16, store_2, store_4, store_8, store_line};
 
 /// From here on non-temporal stores beat cached ones with prefetching (see above).
 pub const STREAM_MIN_BYTES: usize = 8 << 10;
@@ -57,7 +57,8 @@ const LINE: usize = 64;
 /// `src` must be readable and `dst` writable for `len` bytes, and the two must not
 /// overlap. `dst` may be memory that other processes access at the same time: nothing
 /// here depends on what is in it.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always)] // a write of some lines: a call of it takes as long as the copy
 pub unsafe fn copy_in(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: `len` bytes are readable at `src` and writable at `dst`, and do not overlap, by the
     // caller.
@@ -168,7 +169,8 @@ unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
 /// # Safety
 ///
 /// As for [`copy_in`].
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always)] // as for `copy_in`
 unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
     let mut at = 0;
     while at + LINE <= len {
@@ -176,9 +178,7 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: `at + LINE <= len`, and `len` bytes are readable at `src` and writable at `dst`, by the caller.
         unsafe {
             let line = src.add(at).cast::<[Vector16; 4]>().read_unaligned();
-            for (i, part) in line.into_iter().enumerate() {
-                store_16(dst.add(at + 16 * i), part);
-            }
+            store_line(dst.add(at), line);
         }
         at += LINE;
     }
@@ -195,7 +195,7 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
 /// # Safety
 ///
 /// As for [`copy_in`].
-#[inline]
+#[inline(never)]
 unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
     /// The first and the last bytes of `len`, in moves of one width. Those of `src` are read before
     /// anything is stored.

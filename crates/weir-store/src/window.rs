@@ -85,7 +85,8 @@ impl Window {
 
     /// Copies `bytes` to `at`, which must lie within. They are visible to all processors before any
     /// later store of the caller.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // as for `copy_in`
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at);
         // SAFETY: the destination lies within the window (asserted), which is writable

@@ -77,6 +77,26 @@ int main(int argc, char **argv)
 	EXCEEDS(pwritev(fd, two, 2, 1000), "pwritev at the limit");
 	close(fd);
 
+	/* Over what this process has just written, and pieces at equal distances, when the limit comes afterwards. */
+	unlink(file);
+	limit(RLIM_INFINITY);
+	fd = open(file, O_RDWR | O_CREAT, 0644);
+	GIVES(pwrite(fd, bytes, 2000, 0), 2000, "without a limit");
+	GIVES(pwrite(fd, bytes, 64, 1500), 64, "over its own bytes");
+	limit(1000);
+	GIVES(pwrite(fd, bytes, 64, 900), 64, "over its own bytes, within the limit");
+	GIVES(pwrite(fd, bytes, 64, 968), 32, "across the limit");
+	EXCEEDS(pwrite(fd, bytes, 64, 1500), "beyond the limit");
+	limit(RLIM_INFINITY);
+	for (int i = 0; i < 8; i++)
+		GIVES(pwrite(fd, bytes, 10, 5000 + 100 * i), 10, "a piece of a progression");
+	limit(5805);
+	GIVES(pwrite(fd, bytes, 10, 5800), 5, "the piece across the limit is cut");
+	EXCEEDS(pwrite(fd, bytes, 10, 5900), "the piece beyond it");
+	CHECK(size_of(file) == 5805, "the size");
+	limit(1000);
+	close(fd);
+
 	/* Small pieces one behind the other. */
 	unlink(file);
 	fd = open(file, O_WRONLY | O_CREAT, 0644);

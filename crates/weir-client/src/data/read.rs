@@ -42,15 +42,14 @@ impl Vnode {
         let mut target = [Target { offset, bytes }];
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, &target)?;
-        if host.is_one_of_several() {
-            // The look at the file's state may need a lease. The bytes of this process's live piece
-            // need none, and lie before the end of the file.
-            let [Target { bytes, .. }] = &mut target;
-            if let Some(done) = self.read_own(host, offset, bytes) {
-                host.count(Counter::BytesRead, bytes.len() as u64);
-                return done.map(|()| bytes.len());
-            }
+        let [Target { bytes, .. }] = &mut target;
+        // The bytes of this process's live piece lie before the end of the file, and need no look at
+        // its state, which may need a lease.
+        if let Some(done) = self.read_own(host, offset, bytes) {
+            host.count(Counter::BytesRead, bytes.len() as u64);
+            return done.map(|()| bytes.len());
         }
+        let end = offset.saturating_add(bytes.len() as u64);
         let now = self.moment(host)?;
         if now.state.mapped {
             let [Target { bytes, .. }] = &mut target;
@@ -58,7 +57,8 @@ impl Vnode {
                 return done;
             }
         }
-        self.read_targets(host, now, &mut target)?;
+        let is_cut = now.size < end;
+        self.read_targets(host, now, &mut target, is_cut)?;
         Ok(target[0].bytes.len())
     }
 
@@ -79,7 +79,7 @@ impl Vnode {
             }
             return Ok(());
         }
-        self.read_targets(host, now, targets)
+        self.read_targets(host, now, targets, true)
     }
 
     /// Reads through the kernel mount, if the kernel keeps pages of the file: `None` if it does not,
@@ -110,14 +110,15 @@ impl Vnode {
         Ok(())
     }
 
+    /// `own` is false if it is known that this process's live piece does not hold all that is to be read.
     fn read_targets<H: Host>(
         &self,
         host: &H,
         mut now: Moment,
         targets: &mut [Target<'_>],
+        mut own: bool,
     ) -> Result<(), Errno> {
         let mut length = 0;
-        let mut own = true;
         for target in targets.iter_mut() {
             let left = now.size.saturating_sub(target.offset);
             let left = usize::try_from(left).unwrap_or(usize::MAX);
@@ -128,10 +129,11 @@ impl Vnode {
                 continue;
             }
             length += target.bytes.len() as u64;
-            match self.read_own(host, target.offset, target.bytes) {
-                Some(done) if own => done?,
-                _ => own = false,
-            }
+            own = own
+                && match self.read_own(host, target.offset, target.bytes) {
+                    Some(done) => done.map(|()| true)?,
+                    None => false,
+                };
         }
         if !own {
             while !self.read_once(host, &mut now, targets)? {

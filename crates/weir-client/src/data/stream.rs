@@ -1,8 +1,9 @@
 //! A stream: one process's writing to one file.
 //!
 //! It holds the process's copy of its cell's record. The hot path ([`Stream::grow`]) is a compare
-//! with the file's epoch, a copy and a store. The slow path ([`Stream::write`]) decides how the
-//! record continues, in this order:
+//! with the file's epoch, a copy and a store. If it does not apply, 3 and 1 of the following are
+//! tried where the claim covers the bytes ([`Stream::write_in_claim`]). The slow path
+//! ([`Stream::write`]) decides how the record continues, in this order:
 //!
 //! 1. *In place*: the live piece already covers the write.
 //! 2. *Grow*: the write begins where the live piece ends; the claim or the
@@ -90,6 +91,8 @@ pub struct Stream {
     committed: u64,
     /// Bytes (and a bit for each write) since the last look at the clock.
     unseen: u64,
+    /// True if the noted time is that of the last write, if no bytes are unseen; or there was none.
+    is_time_exact: bool,
     window: Option<Window>,
     file: Option<AttachedFile>,
     state: State,
@@ -175,6 +178,7 @@ impl Stream {
             0 => sys::now_ns(),
             noted => sys::coarse_now_ns().max(noted),
         });
+        self.is_time_exact = noted == 0;
     }
 
     /// Notes the time of the last write to the nanosecond, if it was a moment ago and nobody has looked at it since. So the
@@ -183,12 +187,16 @@ impl Stream {
         let Some(cell) = self.file.as_ref().map(|file| file.cell) else {
             return;
         };
+        if self.is_time_exact && self.unseen == 0 {
+            return;
+        }
         let noted = cell.mtime_ns.load(Ordering::Relaxed);
         // A time that is past the clock's tick is exact already.
         let since = sys::coarse_now_ns().checked_sub(noted);
         let is_recent = noted != 0 && since.is_some_and(|since| since < RECENT_NS);
         if (self.unseen > 0 || is_recent) && !cell.is_time_seen() {
             self.note_time(sys::now_ns());
+            self.is_time_exact = true;
         }
     }
 
@@ -200,6 +208,50 @@ impl Stream {
                 .mtime_mark
                 .store(self.committed, Ordering::Release);
         }
+    }
+
+    /// Writes bytes that the claim already covers: the next piece of a progression, or over bytes of the live piece. False if
+    /// neither was possible, or claims ended meanwhile; then [`Stream::write`] does it (again).
+    #[inline(never)]
+    pub fn write_in_claim<H: Host>(
+        &mut self,
+        host: &H,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<bool, Errno> {
+        let Some(file) = self.file.filter(|file| self.is_growing(file)) else {
+            return Ok(false);
+        };
+        if self.epoch != self.cleared {
+            return Ok(false);
+        }
+        if self.next_piece(host, &file, offset) {
+            return Ok(self.grow(offset, bytes));
+        }
+        self.write_in_place(host, &file, offset, bytes)
+    }
+
+    /// Writes over bytes of the live piece. False if it does not hold them all, or is not growing any more: if it was published,
+    /// other nodes may have fetched the old bytes, and nothing would tell them of the change.
+    fn write_in_place<H: Host>(
+        &mut self,
+        host: &H,
+        file: &AttachedFile,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<bool, Errno> {
+        let length = bytes.len() as u64;
+        if !self.covers(offset, length) || offset + length > host.size_limit() {
+            return Ok(false);
+        }
+        self.store(host, self.used - (self.next - offset), bytes)?;
+        // Its fence orders the bytes before both looks.
+        if host.is_left_behind() || !self.is_growing(file) {
+            return Ok(false);
+        }
+        host.count(Counter::BytesWritten, length);
+        self.touch();
+        Ok(true)
     }
 
     /// Writes `bytes` at `offset`; returns how many, fewer only if there was no room for the rest.
@@ -225,17 +277,8 @@ impl Stream {
         }
         let file = self.attach(host, ino)?;
         self.clear_set_ids(host, &file)?;
-        if self.is_growing(&file) && self.covers(offset, length) {
-            self.overwrite(host, offset, bytes)?;
-            // If the record was published meanwhile, other nodes may have fetched the old bytes,
-            // and nothing would tell them of the change: then the bytes are written as a new record
-            // too.
-            fence(Ordering::SeqCst);
-            if self.is_growing(&file) {
-                host.count(Counter::BytesWritten, length);
-                self.touch();
-                return Ok(bytes.len());
-            }
+        if self.is_growing(&file) && self.write_in_place(host, &file, offset, bytes)? {
+            return Ok(bytes.len());
         }
         #[cfg(debug_assertions)]
         crate::bugs::planted::set_off(bytes);
@@ -476,6 +519,7 @@ impl Stream {
         self.epoch = NEVER;
         self.cleared = NEVER;
         self.room = 0;
+        self.is_time_exact = file.cell.mtime_ns.load(Ordering::Relaxed) == 0;
         self.state = file.cell.state().0;
         self.file = Some(file);
     }
@@ -525,10 +569,6 @@ impl Stream {
         }
         let held = self.reservation.as_ref().ok_or(Errno::IO)?;
         host.slabs().read_at(held.slab, held.pos + at, bytes)
-    }
-
-    fn overwrite<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.store(host, self.used - (self.next - offset), bytes)
     }
 
     /// Puts bytes at `at` of the reservation.
@@ -722,6 +762,11 @@ impl Stream {
     /// Makes the next write need a decision.
     pub fn decide_anew(&mut self) {
         self.room = 0;
+    }
+
+    /// Ends the claim of the record in force, as the server does: the next write looks at the file.
+    pub fn end_claim(&mut self) {
+        self.epoch = NEVER;
     }
 
     /// Hands the record in force to the server. It stays in the cell until another

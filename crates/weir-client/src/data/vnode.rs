@@ -141,7 +141,8 @@ impl Vnode {
         if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
             // Not by `change`: the compiler does not inline the closure, and passes its captured values through memory.
             let breaks = Breaks::new(self, &mut *stream);
-            let is_written = breaks.changed.grow(offset, bytes);
+            let is_written = breaks.changed.grow(offset, bytes)
+                || breaks.changed.write_in_claim(host, offset, bytes) == Ok(true);
             breaks.end_change();
             if is_written {
                 return Ok(bytes.len());
@@ -166,7 +167,10 @@ impl Vnode {
         // The kernel may have read a page of it meanwhile, which would stay stale.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, offset, &bytes[..written]) {
-            Some(done) => done,
+            Some(done) => {
+                self.end_claims();
+                done
+            }
             None => Ok(written),
         }
     }
@@ -240,7 +244,10 @@ impl Vnode {
         // As for every write.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, at, &bytes[..written]) {
-            Some(done) => Ok((at, done?)),
+            Some(done) => {
+                self.end_claims();
+                Ok((at, done?))
+            }
             None => Ok((at, written)),
         }
     }
@@ -256,6 +263,16 @@ impl Vnode {
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// Makes the next write look at the file: it was mapped while a record began, which may have its claim since.
+    #[cold]
+    fn end_claims(&self) {
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                stream.end_claim();
+            }
+        }
     }
 
     /// Makes the next write need a decision: the limits of writing have changed.

@@ -20,23 +20,11 @@ use crate::beneath::{mount_of, open_inode, write_all, Transfer};
 use crate::internal::{Internal, InternalSlot};
 use crate::kernel::{self, Fd};
 
-/// The number of further looks at a record that the server is changing.
-const MOST_YIELDS: u32 = 1000;
-
 impl Session {
     /// True if the kernel keeps pages of a file. Always false in the mount itself: the kernel asks
     /// it for them.
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
-        let is_mount = || self.header().mount.load(Ordering::Relaxed) != 0;
-        for _ in 0..MOST_YIELDS {
-            match self.names().attr(ino) {
-                Ok(attr) => return attr.is_some_and(|attr| attr.mapped) && !is_mount(),
-                // The server is changing the record, and may have lost its processor meanwhile.
-                Err(_) => rustix::thread::sched_yield(),
-            }
-        }
-        // Through the mount no bytes are lost; past it, some could be.
-        !is_mount()
+        self.names().is_mapped(ino) && self.header().mount.load(Ordering::Relaxed) == 0
     }
 
     /// Does something that changes a file as a whole through the kernel mount, if the kernel keeps

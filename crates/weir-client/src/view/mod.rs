@@ -16,7 +16,7 @@ pub mod locks;
 pub mod open;
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
+use weir_core::names::{Attr, FileType, InodeLife, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
 use weir_core::node::block::FileBlock;
 use weir_core::node::known::KnownNames;
 use weir_core::node::region::Hub;
@@ -122,6 +122,7 @@ impl<C: NodeClient> View<C> {
     }
 
     /// Asks until the tables are settled; asking the server lends it the CPU.
+    #[inline]
     pub fn settled<T>(
         &self,
         mut ask: impl FnMut(&NamesView<'static>) -> Result<T, ViewError>,
@@ -129,11 +130,19 @@ impl<C: NodeClient> View<C> {
         for _ in 0..PATIENCE {
             match ask(&self.names) {
                 Ok(answer) => return Ok(answer),
-                Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
-                Err(ViewError::Unsettled | ViewError::Renaming) => self.client.call(Ping {})?,
+                Err(error) => self.await_change(error)?,
             }
         }
         Err(Errno::IO)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn await_change(&self, error: ViewError) -> Result<(), Errno> {
+        match error {
+            ViewError::BufferTooSmall => Err(Errno::NAMETOOLONG),
+            ViewError::Unsettled | ViewError::Renaming => self.client.call(Ping {}),
+        }
     }
 
     /// True if another server has given the inode its number.
@@ -203,6 +212,15 @@ impl<C: NodeClient> View<C> {
             return Ok(Some(attr));
         }
         if_there(self.client.call(GetAttr { ino }))
+    }
+
+    /// The part of [`Names::attr`] that opening and closing need.
+    #[inline]
+    pub fn life(&self, ino: Ino) -> Result<Option<InodeLife>, Errno> {
+        if self.is_elsewhere(ino) {
+            return Ok(self.ask_attr(ino)?.as_ref().map(InodeLife::from));
+        }
+        self.settled(|names| names.life(ino))
     }
 
     /// As [`Names::attr`], with the knowledge of all servers of a directory, and with the published
@@ -277,6 +295,7 @@ impl<C: NodeClient> Names for View<C> {
         self.lookup_elsewhere(dir, name)
     }
 
+    #[inline]
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
         if self.is_elsewhere(ino) {
             return self.ask_attr(ino);

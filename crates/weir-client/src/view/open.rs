@@ -7,7 +7,7 @@
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, LaminateOn, Lamination};
+use weir_core::names::{Attr, FileType, InodeLife, LaminateOn, Lamination};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{
@@ -115,14 +115,15 @@ impl<C: NodeClient> View<C> {
         if let Some(opened) = self.open_stand_in(target, how)? {
             return Ok(opened);
         }
-        let attr = self.attr_to_open(target, how.writes());
-        let opened = attr.and_then(|attr| {
-            if !target.new {
-                how.check(&attr)?;
+        // By references: attributes are long, and each copy of them shows in the time of an open.
+        let opened = match &self.attr_to_open(target, how.writes()) {
+            Ok(attr) => {
+                let checked = if target.new { Ok(()) } else { how.check(attr) };
+                // The server does not let go of a file that its maker may write already.
+                checked.and_then(|()| how.open(attr, target.attached.is_none()))
             }
-            // The server does not let go of a file that its maker may write already.
-            how.open(&attr, target.attached.is_none())
-        });
+            Err(error) => Err(*error),
+        };
         if let Some(at) = target.attached {
             let attached = opened.as_ref().is_ok_and(|opened| how.attach(opened, at));
             if !attached {
@@ -168,13 +169,18 @@ impl<C: NodeClient> View<C> {
     /// The attributes of an inode that is to be opened, by its number in this node's table. If
     /// there are several servers, the inode's home may have to be told that the file is open here,
     /// and this node's server which process writes it.
+    #[inline]
     pub fn attr_to_open(&self, target: &Target, write: bool) -> Result<Attr, Errno> {
         let ino = target.ino;
         let is_file = target.kind == FileType::File;
         if is_file && !target.held && self.is_held_by_request(ino, write) {
             return self.client.call(Hold { ino, write });
         }
-        self.attr(ino)?.ok_or(Errno::NOENT)
+        match self.attr(ino) {
+            Ok(Some(attr)) => Ok(attr),
+            Ok(None) => Err(Errno::NOENT),
+            Err(error) => Err(error),
+        }
     }
 
     /// Does something that changes the bytes of a file, as often as it says that the file was evicted. Before each
@@ -205,7 +211,7 @@ impl<C: NodeClient> View<C> {
         let writes = access != OpenAccess::Read;
         ofd.open(ino.0, flags);
         fence(Ordering::SeqCst);
-        let shown = match self.attr(ino) {
+        let shown = match self.life(ino) {
             Ok(Some(now)) if by_name && self.has_no_name(&now) => Err(Errno::NOENT),
             Ok(Some(now)) if writes && is_sealed(&now) => Err(Errno::ROFS),
             Ok(Some(now)) if access == OpenAccess::Update && now.evicted => Err(EVICTED),
@@ -221,9 +227,9 @@ impl<C: NodeClient> View<C> {
 
     /// True if no name leads to an inode any more. With several servers, a directory that another
     /// one replaces has none before its name has changed.
-    fn has_no_name(&self, attr: &Attr) -> bool {
-        let is_dir = attr.file_type() == FileType::Dir;
-        attr.nlink == 0 && !(is_dir && self.is_of_several())
+    fn has_no_name(&self, life: &InodeLife) -> bool {
+        let is_dir = life.kind == FileType::Dir;
+        life.nlink == 0 && !(is_dir && self.is_of_several())
     }
 
     /// Tells the server that a description has ended, if that matters: the file has no name any
@@ -237,14 +243,14 @@ impl<C: NodeClient> View<C> {
     /// Laminates a file whose description has ended, if that is due now; false if the file has no
     /// name any more.
     pub fn laminate_if_due(&self, ino: Ino, writes: bool) -> bool {
-        let Some(attr) = self.attr(ino).ok().flatten() else {
+        let Some(life) = self.life(ino).ok().flatten() else {
             return false;
         };
         // A server that lets go of a stand-in shows it without a name for a moment.
-        let may_have_name = attr.nlink > 0 || attr.home != attr.ino && !attr.fresh;
-        let due = match attr.lamination {
+        let may_have_name = life.nlink > 0 || life.is_stale;
+        let due = match life.lamination {
             Lamination::Due => true,
-            Lamination::No => attr.policy.laminate_on == LaminateOn::Close,
+            Lamination::No => life.laminate_on == LaminateOn::Close,
             Lamination::Sealing | Lamination::Done => false,
         };
         if due && writes && may_have_name {
@@ -252,11 +258,11 @@ impl<C: NodeClient> View<C> {
             // If that fails now, the server goes on trying.
             let _ = self.client.call(Laminate { ino, cause });
         }
-        attr.nlink > 0
+        life.nlink > 0
     }
 }
 
 /// True if a file must not be opened for writing.
-fn is_sealed(attr: &Attr) -> bool {
-    matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
+fn is_sealed(life: &InodeLife) -> bool {
+    matches!(life.lamination, Lamination::Sealing | Lamination::Done)
 }

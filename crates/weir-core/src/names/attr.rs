@@ -1,12 +1,12 @@
 //! The attributes of an inode: types, values, and requests to set them.
 
 use super::layout::InodeRecord;
-use super::policy::{Lamination, Policy, SharingBits};
+use super::policy::{LaminateOn, Lamination, Policy, SharingBits};
 use super::seq;
 use super::ViewError;
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// `S_IFMT`: the bits of a mode that hold the type.
 const TYPE_MASK: u32 = 0o170_000;
@@ -129,6 +129,37 @@ impl Attr {
     }
 }
 
+/// The part of an inode's attributes that decides if it may be opened, and what its last close does. It takes a third of the
+/// time of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InodeLife {
+    /// The type.
+    pub kind: FileType,
+    /// See [`Attr::nlink`].
+    pub nlink: u32,
+    /// True of a stand-in whose numbers may be out of date.
+    pub is_stale: bool,
+    /// See [`Attr::evicted`].
+    pub evicted: bool,
+    /// See [`Policy::laminate_on`].
+    pub laminate_on: LaminateOn,
+    /// See [`Attr::lamination`].
+    pub lamination: Lamination,
+}
+
+impl From<&Attr> for InodeLife {
+    fn from(attr: &Attr) -> InodeLife {
+        InodeLife {
+            kind: attr.file_type(),
+            nlink: attr.nlink,
+            is_stale: attr.home != attr.ino && !attr.fresh,
+            evicted: attr.evicted,
+            laminate_on: attr.policy.laminate_on,
+            lamination: attr.lamination,
+        }
+    }
+}
+
 /// The attributes to set; `None` leaves one as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct SetAttr {
@@ -186,6 +217,34 @@ impl InodeRecord {
     #[inline]
     pub(super) fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
         seq::read(&self.seq, || self.holds(ino).then(|| self.load_attr(ino)))
+    }
+
+    /// Returns the state of the inode's life, if the slot is in the one that `ino` names.
+    #[inline]
+    pub(super) fn life(&self, ino: Ino) -> Result<Option<InodeLife>, ViewError> {
+        let words = seq::read(&self.seq, || {
+            let (mode, nlink) = (self.mode.load(Relaxed), self.nlink.load(Relaxed));
+            (self.holds(ino), mode, nlink, self.aux.load(Relaxed))
+        });
+        let (is_held, mode, nlink, aux) = words?;
+        let Some(kind) = FileType::from_mode(mode).filter(|_| is_held) else {
+            return Ok(None);
+        };
+        let bits = SharingBits::from_mode(mode);
+        Ok(Some(InodeLife {
+            kind,
+            nlink,
+            is_stale: kind == FileType::File && aux == STALE,
+            evicted: bits.evicted,
+            laminate_on: bits.policy.laminate_on,
+            lamination: bits.lamination,
+        }))
+    }
+
+    /// Returns [`Attr::mapped`] alone; false if the slot is in another life.
+    #[inline]
+    pub(super) fn is_mapped(&self, ino: Ino) -> bool {
+        SharingBits::from_mode(self.mode.load(Acquire)).mapped && self.holds(ino)
     }
 
     /// Loads the words one by one: a mixture of two states, unless under `seq` or in the writer.

@@ -67,7 +67,7 @@ mod property_tests;
 #[cfg(test)]
 mod scale_tests;
 
-pub use attr::{Attr, FileType, SetAttr};
+pub use attr::{Attr, FileType, InodeLife, SetAttr};
 pub use changes::TableCursor;
 pub use error::NamesError;
 pub use foreign::DirPart;

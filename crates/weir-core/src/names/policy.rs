@@ -115,6 +115,7 @@ pub(super) struct SharingBits {
 
 impl SharingBits {
     /// Decodes the bits of any `mode` word.
+    #[inline]
     pub(super) const fn from_mode(mode: u32) -> SharingBits {
         let visibility = match (mode >> 16) & 3 {
             1 => Visibility::ReadAfterWrite,

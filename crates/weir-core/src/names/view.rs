@@ -13,7 +13,7 @@ use super::dentry::{copy_bytes, find, stripe, Dentry};
 use super::hash::EntryKey;
 use super::layout::Tables;
 use super::seq;
-use super::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
+use super::{Attr, FileType, InodeLife, NAME_MAX, SYMLINK_MAX};
 use crate::elevated;
 use crate::types::Ino;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -73,6 +73,15 @@ impl<'a> NamesView<'a> {
         }
     }
 
+    /// Returns the part of the attributes of `ino` that opening and closing need; `None` if it is gone.
+    #[inline]
+    pub fn life(&self, ino: Ino) -> Result<Option<InodeLife>, ViewError> {
+        match self.tables.record(ino) {
+            Some(record) => record.life(ino),
+            None => Ok(None),
+        }
+    }
+
     /// Returns [`Attr::index_generation`] alone, by one load: the value differs from an earlier one
     /// if the extents of the file changed or the file is gone. 0 for a number that never was an
     /// inode.
@@ -82,6 +91,13 @@ impl<'a> NamesView<'a> {
             Some(record) => record.index_generation.load(Acquire),
             None => 0,
         }
+    }
+
+    /// Returns [`Attr::mapped`] of a file that is open, by one load; false if it is gone.
+    #[inline]
+    pub fn is_mapped(&self, ino: Ino) -> bool {
+        let record = self.tables.record(ino);
+        record.is_some_and(|record| record.is_mapped(ino))
     }
 
     /// Copies the target of the symbolic link `ino`; returns its length. `None` if it is gone, is

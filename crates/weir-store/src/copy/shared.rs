@@ -80,6 +80,39 @@ moves!(load_2, store_2, u16, reg: "mov {:x}, [{}]", "mov [{}], {:x}", "ldrh {:w}
 #[cfg(target_arch = "x86_64")]
 moves!(load_16, store_16, Vector16, xmm_reg: "movdqu {}, [{}]", "movdqu [{}], {}", "", "");
 
+/// Stores four times 16 bytes, one behind the other.
+///
+/// # Safety
+///
+/// 64 bytes are writable at `to`, of any alignment.
+#[inline(always)]
+#[allow(clippy::inline_always)] // four instructions
+pub(super) unsafe fn store_line(to: *mut u8, line: [Vector16; 4]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: four stores to the 64 bytes that are writable at `to`, by the caller. Their addresses
+    // are parts of the instructions, so that they take no others.
+    unsafe {
+        let [a, b, c, d] = line;
+        core::arch::asm!(
+            "movdqu [{to}], {a}",
+            "movdqu [{to} + 16], {b}",
+            "movdqu [{to} + 32], {c}",
+            "movdqu [{to} + 48], {d}",
+            to = in(reg) to,
+            a = in(xmm_reg) a,
+            b = in(xmm_reg) b,
+            c = in(xmm_reg) c,
+            d = in(xmm_reg) d,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    for (i, part) in line.into_iter().enumerate() {
+        // SAFETY: 16 of the 64 bytes that are writable at `to`, by the caller.
+        unsafe { store_16(to.add(16 * i), part) };
+    }
+}
+
 /// # Safety
 ///
 /// 16 bytes are readable at `from`, of any alignment.
