@@ -422,6 +422,8 @@ const CHECKS: &[Check] = &[
         "shell/batches.sh", C).compiled(&[("c/batches.c", Compiler::C)]).on(FOUR),
     shell("several::what_one_server_does_the_others_see_over_libfabric",
         "shell/ranks_libfabric.sh", &[needs::PYTHON, needs::LIBFABRIC]).on(FOUR_LIBFABRIC),
+    c("space::files_in_thousands_of_pieces", "c/fragments.c"),
+    c("space::files_in_thousands_of_pieces_on_several", "c/fragments.c").on(FOUR),
     c("space::memory_budget_exceeded_unnoticed", "c/spill.c").with(&["512"]).on(SPILLING),
     c("space::what_is_overwritten_or_idle_makes_room", "c/overwrite.c").with(&["256"]).on(TINY),
     c("space::what_is_overwritten_or_idle_makes_room_on_several", "c/overwrite.c").with(&["128"]).on(TINY_FOUR),

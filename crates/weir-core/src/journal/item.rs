@@ -54,6 +54,7 @@ pub enum Item<'a> {
         /// The directory, by its home's number.
         dir: Ino,
         /// The name.
+        #[serde(borrow, with = "serde_bytes")]
         name: &'a [u8],
         /// The inode that it names.
         child: Ino,
@@ -67,6 +68,7 @@ pub enum Item<'a> {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(borrow, with = "serde_bytes")]
         name: &'a [u8],
     },
     /// Runs that a file's index here got, over the earlier ones.
@@ -214,6 +216,7 @@ pub struct NameChange {
     /// The directory.
     pub dir: Ino,
     /// The name.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     /// The inode that it names before the change. If that is a directory, it is removed first.
     pub was: Option<Child>,

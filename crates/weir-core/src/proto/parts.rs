@@ -44,6 +44,7 @@ pub struct NameRemoval {
     /// The directory, with its number everywhere.
     pub dir: Ino,
     /// The name.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     /// The inode.
     pub ino: Ino,
@@ -167,6 +168,7 @@ pub struct PathInTree {
     /// The root of the tree: the instance's, or that of an elevated tree.
     pub root: Ino,
     /// The path from there, "/" for the root itself.
+    #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
 }
 
@@ -264,6 +266,7 @@ pub struct Entry {
     /// Its modification time, ns since 1970.
     pub mtime_ns: i64,
     /// Its name.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
 }
 

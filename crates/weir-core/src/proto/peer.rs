@@ -62,6 +62,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> Option<Child>;
 
@@ -70,6 +71,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> Kept<Option<Child>>;
 
@@ -78,6 +80,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> ();
 
@@ -112,6 +115,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The new name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// The type of inode to make.
         what: What,
@@ -184,6 +188,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> Option<Unnamed>;
 
@@ -192,6 +197,7 @@ peer_operations! {
         /// The directory it is in.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> ();
 
@@ -202,6 +208,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The new name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> ();
 
@@ -219,6 +226,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// The operation that locks: unique at the asker.
         token: u64,
@@ -233,6 +241,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
@@ -248,6 +257,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
@@ -269,6 +279,7 @@ peer_operations! {
         /// The directory.
         dir: Ino,
         /// The old name.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// The leader.
         leader: u16,
@@ -299,6 +310,7 @@ peer_operations! {
         /// The directory.
         parent: Ino,
         /// Its name there.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
@@ -311,6 +323,7 @@ peer_operations! {
         /// The directory.
         parent: Ino,
         /// Its name there.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// The leader of the rename.
         leader: u16,
@@ -359,6 +372,7 @@ peer_operations! {
         /// The inode.
         ino: Ino,
         /// The attribute.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> Vec<u8>;
 
@@ -373,8 +387,10 @@ peer_operations! {
         /// The inode.
         ino: Ino,
         /// The attribute.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         /// All of the value.
+        #[serde(with = "serde_bytes")]
         value: Vec<u8>,
         /// The conditions on its existence.
         flags: SetFlags,
@@ -385,6 +401,7 @@ peer_operations! {
         /// The inode.
         ino: Ino,
         /// The attribute.
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     } -> ();
 
@@ -789,6 +806,7 @@ pub struct Destination {
     /// The directory.
     pub dir: Ino,
     /// The name.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
 }
 
@@ -800,6 +818,7 @@ pub struct Origin {
     /// The directory.
     pub dir: Ino,
     /// The name.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     /// The inode that it names afterwards.
     pub then: Option<Child>,

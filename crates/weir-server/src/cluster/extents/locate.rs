@@ -75,6 +75,15 @@ impl ExtentMap {
     }
 }
 
+/// The range of a file that an answer may tell of.
+struct AnswerRange {
+    from: u64,
+    /// The offset that it must reach, if one answer has the room.
+    wanted: u64,
+    /// The offset from which on the slices are not known.
+    end_of_known: u64,
+}
+
 impl<S: ExtentsNeeds> PublishedExtents<S> {
     /// Tells a client where the bytes of a range are.
     pub(in crate::cluster) fn locate_for_client(
@@ -182,15 +191,41 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
-        let runs =
-            map.index.run_count() + self.server.node(|node| node.writers().pending_count(local));
-        let from = if runs <= FEW_RUNS && map.knows(0) {
-            0
-        } else {
-            offset
+        // What this node is publishing, or programs have just written, may be much more, and fill the answer before `offset`.
+        let pending = self.server.node(|node| node.writers().pending_count(local));
+        let is_few = map.index.run_count() + pending <= FEW_RUNS && map.knows(0);
+        let range = AnswerRange {
+            from: if is_few { 0 } else { offset },
+            wanted,
+            end_of_known,
         };
+        let mut located = self.locate_in(ino, local, map, &range)?;
+        if located.known_to <= offset {
+            let range = AnswerRange {
+                from: offset,
+                ..range
+            };
+            located = self.locate_in(ino, local, map, &range)?;
+        }
+        debug_assert!(
+            located.known_to > offset,
+            "known up to {}, not to {offset}",
+            located.known_to
+        );
+        Ok(Some(located))
+    }
+
+    /// The runs of a range that are known, or on their way to the slices' homes, or here alone, as far as they fit an answer.
+    fn locate_in(
+        &self,
+        ino: Ino,
+        local: Ino,
+        map: &ExtentMap,
+        range: &AnswerRange,
+    ) -> Result<Located, FsError> {
+        let (from, wanted) = (range.from, range.wanted);
         let mut base = Vec::new();
-        let mut upto = few_or_wanted(wanted, end_of_known, &mut base, |to, most, runs| {
+        let mut upto = few_or_wanted(wanted, range.end_of_known, &mut base, |to, most, runs| {
             map.index.runs_in(from, to, most, runs).hi
         });
         let mut over = Vec::new();
@@ -240,7 +275,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
             hi => hi,
         };
         located.runs.retain(|run| run.source != Source::Hole);
-        Ok(Some(located))
+        Ok(located)
     }
 
     /// Drops the known extents of a file, unless it is laminated.
