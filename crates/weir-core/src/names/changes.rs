@@ -66,7 +66,8 @@ impl Shard<'_> {
         most: usize,
         visit: &mut dyn FnMut(&Item<'_>),
     ) -> Option<TableCursor> {
-        let (mut at, mut left) = (from, most);
+        // A directory and one entry of it, so that each call gets on.
+        let (mut at, mut left) = (from, most.max(2));
         while at.slot < self.inodes.slots_used() {
             if left == 0 {
                 return Some(at);
