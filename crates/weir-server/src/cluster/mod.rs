@@ -52,6 +52,8 @@ mod changes;
 mod clients;
 mod clock;
 mod extents;
+#[cfg(test)]
+mod fake;
 mod files;
 mod handler;
 mod journal;

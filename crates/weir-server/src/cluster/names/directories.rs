@@ -417,3 +417,38 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::journal::State;
+
+    #[test]
+    fn all_servers_hold_entries_of_the_root_and_others_when_they_have_enrolled() {
+        let all = |table: &DirectoryTable| table.enrolled_at(ROOT);
+        assert_eq!(all(&DirectoryTable::new(Rank(0), 3)), [Rank(1), Rank(2)]);
+        assert_eq!(all(&DirectoryTable::new(Rank(1), 3)), [], "the home knows");
+        let mut table = DirectoryTable::new(Rank(0), 3);
+        let dirs = [5, 6, 7].map(|index| Ino::new(Rank(0), 0, index));
+        for (dir, rank) in [(dirs[0], 2), (dirs[2], 1), (dirs[2], 2)] {
+            table.enrolled.entry(dir).or_default().insert(Rank(rank));
+        }
+        table.moved.insert(dirs[1], b"name".to_vec());
+        table.moved.insert(dirs[2], b"other".to_vec());
+        let mut state = State::new(Rank(0));
+        let mut visit = |item: &Item<'_>| state.apply(item).unwrap();
+        for shows_moved in [false, true] {
+            let mut from = Some(SnapshotPosition::FIRST);
+            while let Some(position) = from {
+                from = match shows_moved {
+                    false => table.show_enrolled(position, 1, &mut visit),
+                    true => table.show_moved(position, 1, &mut visit),
+                };
+            }
+        }
+        let mut taken_up = DirectoryTable::new(Rank(0), 3);
+        taken_up.take_up(&mut state.cluster);
+        assert_eq!(taken_up.enrolled, table.enrolled);
+        assert_eq!(taken_up.moved, table.moved);
+    }
+}

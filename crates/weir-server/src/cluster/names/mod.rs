@@ -51,6 +51,8 @@ mod placements;
 mod rename;
 pub(super) mod requests;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub(super) use memory::NamesMemory;
 

@@ -458,3 +458,6 @@ fn settled_at(rank: Rank) -> Placement {
         splitting: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

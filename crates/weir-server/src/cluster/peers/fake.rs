@@ -34,11 +34,31 @@ impl TestThread {
 
     /// The first of two servers, on this thread.
     pub(in crate::cluster) fn first_of_two(&self, net: Rc<dyn Net>) -> PeerServers {
-        let tasks = Rc::clone(&self.tasks);
-        let spawn = move |task| tasks.borrow_mut().push(task);
-        let peers = PeerServers::new(Rank(0), 2, net, self.clock.clone(), spawn);
+        let peers = self.server(Rank(0), 2, net);
         peers.set_server(NoRooms);
         peers
+    }
+
+    /// The server `rank` of `servers`, on this thread, without its rooms.
+    pub(in crate::cluster) fn server(
+        &self,
+        rank: Rank,
+        servers: u16,
+        net: Rc<dyn Net>,
+    ) -> PeerServers {
+        let tasks = Rc::clone(&self.tasks);
+        let spawn = move |task| tasks.borrow_mut().push(task);
+        PeerServers::new(rank, servers, net, self.clock.clone(), spawn)
+    }
+
+    /// The time of the thread, which the tables of a server have, too.
+    pub(in crate::cluster) fn clock(&self) -> &ServerClock {
+        &self.clock
+    }
+
+    /// Adds a task.
+    pub(in crate::cluster) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.borrow_mut().push(Box::pin(task));
     }
 
     /// Polls all tasks once more, at a time. Keeps those that wait.

@@ -41,6 +41,8 @@ mod deadline;
 pub(super) mod debts;
 #[cfg(test)]
 pub(super) mod fake;
+#[cfg(test)]
+pub(super) mod fake_fabric;
 pub(super) mod outcome;
 pub(super) mod session;
 pub(super) mod tell;
