@@ -33,14 +33,14 @@ impl<P: Platform> ExtentSteps for Node<'static, P> {
 
 impl<P: Platform> NodeWrites<'_, '_, P> {
     /// Allocates memory for a block and a cell. Returns true if one of each is free.
-    fn make_room_for_writer(&mut self) -> bool {
+    pub(super) fn make_room_for_writer(&mut self) -> bool {
         grow(self.platform, Table::Blocks, &mut self.tables.blocks);
         grow(self.platform, Table::Cells, &mut self.tables.cells);
         self.tables.cells.has_room() && self.tables.blocks.has_room()
     }
 
     /// Lends a client a cell of a file, and a block to the file if it has none.
-    fn lend_cell(&mut self, id: ClientId, attr: &Attr) -> Result<Attached, FsError> {
+    pub(super) fn lend_cell(&mut self, id: ClientId, attr: &Attr) -> Result<Attached, FsError> {
         let block = match self.writers().block_of(attr.ino) {
             Some(block) => block,
             None => self.lend_block(attr)?,

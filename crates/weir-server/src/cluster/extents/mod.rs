@@ -61,6 +61,8 @@ pub(super) mod ranges;
 mod recover;
 mod slices;
 mod table;
+#[cfg(test)]
+mod tests;
 mod writers;
 
 /// The rest of the server, as far as published extents concern it.

@@ -250,4 +250,25 @@ mod tests {
         encode(&Ok::<_, FsError>(located), &mut bytes);
         assert!(bytes.len() <= REPLY_BYTES);
     }
+    #[test]
+    fn a_reply_has_all_runs_if_they_are_few_and_else_those_that_were_wanted() {
+        let run = |offset: u64| Run::extent(offset, 1, 1, 0, 0, offset).unwrap();
+        // A file with one run at each tenth byte.
+        let located = |wanted: u64, end: u64| {
+            let mut out = vec![run(7)];
+            let upto = few_or_wanted(wanted, end, &mut out, |to, most, out| {
+                let mut all = (0..to).step_by(10);
+                out.extend(all.clone().take(most).map(run));
+                all.nth(most).unwrap_or(to)
+            });
+            assert_eq!(out[0], run(7), "what was there stays");
+            (upto, out.len() - 1)
+        };
+        assert_eq!(located(5, 100), (100, 10), "all of them");
+        assert_eq!(located(5, 10_000), (320, FEW_RUNS), "some more than wanted");
+        assert_eq!(located(1000, 10_000), (1000, 100), "those that are wanted");
+        let most = MAX_RUNS as u64 * 10;
+        assert_eq!(located(most + 1000, 1 << 20), (most, MAX_RUNS), "that fit");
+        assert_eq!(located(u64::MAX, 50), (50, 5), "not behind the end");
+    }
 }

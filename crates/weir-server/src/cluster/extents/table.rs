@@ -56,3 +56,28 @@ impl FileTable {
 }
 
 const _: () = assert!(size_of::<ExtentIndex>() <= 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::extent::Run;
+    use weir_core::types::Rank;
+
+    #[test]
+    fn only_files_with_extents_are_listed_in_any_chunk() {
+        let mut table = FileTable::default();
+        let files = [1, 1023, 1024, 5000].map(|index| Ino::new(Rank(0), 3, index));
+        assert!(table.get(files[3]).is_none(), "it never had data");
+        for ino in files {
+            let run = Run::extent(0, 8, 1, 0, 1, 0).unwrap();
+            table.get_mut(ino).insert(run, &mut |_| ()).unwrap();
+        }
+        assert_eq!(table.not_empty().collect::<Vec<_>>(), [1, 1023, 1024, 5000]);
+        assert_eq!(table.iter().count(), 4);
+        table.get_mut(files[1]).clear(&mut |_| ());
+        assert_eq!(table.not_empty().collect::<Vec<_>>(), [1, 1024, 5000]);
+        assert!(table.get(files[1]).is_some_and(ExtentIndex::is_empty));
+        let neighbour = Ino::new(Rank(0), 3, 1025);
+        assert!(table.get(neighbour).is_some_and(ExtentIndex::is_empty));
+    }
+}
