@@ -33,6 +33,8 @@ mod fetch;
 mod kept;
 mod missing;
 mod pool;
+#[cfg(test)]
+mod tests;
 
 /// The rest of the server, as far as reads of other nodes' bytes concern it.
 pub(in crate::cluster) trait ReadsNeeds: FindsPaths {
