@@ -23,6 +23,8 @@ use crate::cluster::keyed::{Keyed, Token};
 pub(super) mod commit;
 pub(super) mod recover;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 /// The state of this room that concerns several servers.
 pub(in crate::cluster) struct JournalState {
