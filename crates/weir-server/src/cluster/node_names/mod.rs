@@ -2,6 +2,8 @@
 //! operations here, and whose times are the server's.
 
 mod inodes;
+#[cfg(test)]
+mod tests;
 
 use std::ops::{ControlFlow, Deref, DerefMut};
 
