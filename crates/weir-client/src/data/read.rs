@@ -6,6 +6,7 @@
 //! used for other data only after its extents were freed, which changes the generation. If it is
 //! the same after the copy, the bytes were the file's; if not, they are read again.
 
+use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -25,8 +26,6 @@ use crate::operation;
 
 /// Pieces that are looked up at a time.
 const PIECES: usize = 32;
-/// The number of bytes looked up at a time, because a visit of pieces cannot be stopped.
-const STEP: u64 = 2 << 20;
 /// The least number of bytes in the first look-up of a state of the file.
 const LOOK_AHEAD: u64 = 256 << 10;
 
@@ -379,10 +378,11 @@ impl Vnode {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
         self.change(&mut *map, |map| {
             let part = self.know(host, now, map, found.from, needed, end)?;
-            let known = end.min(part.known_to()).min(found.from + STEP);
+            let known = end.min(part.known_to());
             found.limit = known;
-            part.index
-                .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
+            let _ = part
+                .index
+                .try_for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
             Ok(now.state.generation)
         })
     }
@@ -440,13 +440,15 @@ impl FoundPieces {
         }
     }
 
-    fn add(&mut self, piece: Piece) {
-        if let Some(slot) = self.pieces.get_mut(self.count) {
-            *slot = Some(piece);
-            self.count += 1;
-        } else if self.cut.is_none() {
+    /// Takes in the next piece; breaks off if there is no room for it.
+    fn add(&mut self, piece: Piece) -> ControlFlow<()> {
+        let Some(slot) = self.pieces.get_mut(self.count) else {
             self.cut = Some(piece.offset);
-        }
+            return ControlFlow::Break(());
+        };
+        *slot = Some(piece);
+        self.count += 1;
+        ControlFlow::Continue(())
     }
 
     fn upto(&self, end: u64) -> u64 {

@@ -4,6 +4,8 @@
 //! Gaps between pieces read as zeros, as holes do; holes are reported all the same, with their
 //! stamps, because a copy of an index needs them too.
 
+use core::ops::ControlFlow;
+
 use super::index::{ExtentIndex, Repr, Runs};
 use super::plain::Extent;
 use super::run::{Piece, Run, MAX_OFFSET};
@@ -51,15 +53,27 @@ impl ExtentIndex {
     /// If more than 32 progressions interleave in the range, each piece costs a check of each of
     /// them.
     pub fn for_each_piece_in(&self, start: u64, end: u64, visit: &mut dyn FnMut(Piece)) {
+        let _ = self.try_for_each_piece_in(start, end, &mut |piece| {
+            visit(piece);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// As [`ExtentIndex::for_each_piece_in`], until the visitor has enough.
+    pub fn try_for_each_piece_in(
+        &self,
+        start: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         match &self.repr {
-            _ if start >= end => {}
-            Repr::Empty => {}
-            Repr::One(only) => clip(only, start, end).into_iter().for_each(visit),
-            Repr::Many(runs) if runs.strided.is_empty() => {
-                runs.extents_in(start, end)
-                    .filter_map(|extent| clip(extent, start, end))
-                    .for_each(visit);
-            }
+            _ if start >= end => ControlFlow::Continue(()),
+            Repr::Empty => ControlFlow::Continue(()),
+            Repr::One(only) => clip(only, start, end).into_iter().try_for_each(visit),
+            Repr::Many(runs) if runs.strided.is_empty() => runs
+                .extents_in(start, end)
+                .filter_map(|extent| clip(extent, start, end))
+                .try_for_each(visit),
             Repr::Many(runs) => runs.visit_merged(start, end, visit),
         }
     }
@@ -233,7 +247,12 @@ impl Runs {
     }
 
     /// Merges the extents and the progressions that meet the range.
-    fn visit_merged(&self, start: u64, end: u64, visit: &mut dyn FnMut(Piece)) {
+    fn visit_merged(
+        &self,
+        start: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut cursors: [Option<(&Run, u64)>; CURSORS] = [None; CURSORS];
         let mut used = 0;
         for run in self.strided.near(start, end) {
@@ -258,19 +277,26 @@ impl Runs {
                 .as_ref()
                 .map_or(end, |(run, index)| run.start_of(*index));
             if let Some(extent) = extents.next_if(|extent| extent.offset < strided_at) {
-                clip(extent, start, end).into_iter().for_each(&mut *visit);
+                clip(extent, start, end)
+                    .into_iter()
+                    .try_for_each(&mut *visit)?;
                 continue;
             }
             let Some((run, index)) = next.filter(|_| strided_at < end) else {
-                return;
+                return ControlFlow::Continue(());
             };
-            visit(run.piece(*index).clipped(start, end));
+            visit(run.piece(*index).clipped(start, end))?;
             *index += 1;
         }
     }
 
     /// As [`Runs::visit_merged`], for any number of progressions: each step looks for the next piece afresh.
-    pub(super) fn visit_stepwise(&self, start: u64, end: u64, visit: &mut dyn FnMut(Piece)) {
+    pub(super) fn visit_stepwise(
+        &self,
+        start: u64,
+        end: u64,
+        visit: &mut dyn FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut at = start;
         while at < end {
             let plain = self.plain.get(self.plain.seek(at)).map(Extent::piece);
@@ -280,11 +306,12 @@ impl Runs {
             });
             let next = strided.chain(plain).min_by_key(|piece| piece.offset);
             let Some(piece) = next.filter(|piece| piece.offset < end) else {
-                return;
+                break;
             };
-            visit(piece.clipped(at, end));
+            visit(piece.clipped(at, end))?;
             at = piece.end();
         }
+        ControlFlow::Continue(())
     }
 
     /// Walks over data from `from` on. Where progressions of one stride cover a whole stride

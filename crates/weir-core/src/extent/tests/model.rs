@@ -1,5 +1,7 @@
 //! The index against a model that knows every byte: its owner, and the log bytes that were freed.
 
+use core::ops::ControlFlow;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -167,9 +169,28 @@ impl Pair {
             self.index
                 .for_each_piece_in(start, end, &mut |piece| visited.push(piece));
             assert_eq!(visited, pieces, "a visit sees what a query sees");
+            for most in [1, 3] {
+                let mut first = Vec::new();
+                let ended = self.index.try_for_each_piece_in(start, end, &mut |piece| {
+                    first.push(piece);
+                    match first.len() < most {
+                        true => ControlFlow::Continue(()),
+                        false => ControlFlow::Break(()),
+                    }
+                });
+                assert_eq!(
+                    first,
+                    pieces[..pieces.len().min(most)],
+                    "a visit that ends early"
+                );
+                assert_eq!(ended.is_break(), pieces.len() >= most);
+            }
             if let index::Repr::Many(runs) = &self.index.repr {
                 let mut stepped = Vec::new();
-                runs.visit_stepwise(start, end, &mut |piece| stepped.push(piece));
+                let _ = runs.visit_stepwise(start, end, &mut |piece| {
+                    stepped.push(piece);
+                    ControlFlow::Continue(())
+                });
                 assert_eq!(stepped, pieces, "so does a visit step by step");
             }
             for max in [1, 2, 5, 1000] {
