@@ -82,22 +82,25 @@ impl FilesInWeir {
         }
     }
 
-    /// The file, if its collective transfers become independent ones. All its processes have agreed on it, through the connector
-    /// of MPI-IO: it decides for its own calls, by the user's hints, the servers and the mode of the file.
-    pub fn changed(&self, number: c_ulong, direction: Direction) -> Option<ParallelFile> {
-        type IsChanged = extern "C" fn(MpiHandle, c_int) -> c_int;
-        static FUNCTION: OnceLock<Option<IsChanged>> = OnceLock::new();
+    /// Begins a collective transfer of a file, in all its processes. Returns the file, if the transfer becomes an independent one.
+    /// The processes have agreed on that through the connector of MPI-IO: it decides for its own calls, by the user's hints, the
+    /// servers and the mode of the file; and it has them wait for each other where reads follow writes, or writes reads.
+    pub fn begin_collective(&self, number: c_ulong, direction: Direction) -> Option<ParallelFile> {
+        type BeginCollective = extern "C" fn(MpiHandle, c_int) -> c_int;
+        static FUNCTION: OnceLock<Option<BeginCollective>> = OnceLock::new();
         let Some(FileAccess::Parallel(file)) = self.access(number) else {
             return None;
         };
         let find = || {
-            let address = find_symbol(Search::All, c"weir_mpiio_is_changed")?;
+            let address = find_symbol(Search::All, c"weir_mpiio_begin_collective")?;
             // SAFETY: its type, in `weir-mpiio`.
-            Some(unsafe { core::mem::transmute::<*mut core::ffi::c_void, IsChanged>(address) })
+            Some(unsafe {
+                core::mem::transmute::<*mut core::ffi::c_void, BeginCollective>(address)
+            })
         };
-        let is_changed = FUNCTION.get_or_init(find).as_ref()?;
+        let begin = FUNCTION.get_or_init(find).as_ref()?;
         let is_write = c_int::from(direction == Direction::Write);
-        (is_changed(file.handle, is_write) != 0).then_some(file)
+        (begin(file.handle, is_write) != 0).then_some(file)
     }
 }
 
@@ -121,6 +124,6 @@ mod tests {
         files.forget(1);
         files.forget(2);
         assert!(files.is_empty());
-        assert!(files.publish(1).is_ok() && files.changed(1, Direction::Write).is_none());
+        assert!(files.publish(1).is_ok() && files.begin_collective(1, Direction::Write).is_none());
     }
 }

@@ -143,7 +143,8 @@ unsafe fn may_be_independent(
     // creation list is ours.
     unsafe {
         let file = connector.number_of_its_file(dataset, DATASET, list);
-        let Some(file) = file.and_then(|file| connector.files.changed(file, direction)) else {
+        let Some(file) = file.and_then(|file| connector.files.begin_collective(file, direction))
+        else {
             return false;
         };
         let Some(creation) = connector.creation_list(dataset, list) else {

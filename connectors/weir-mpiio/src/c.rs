@@ -40,7 +40,7 @@ pub unsafe extern "C" fn MPI_File_open(
             let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
             let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
             if code == SUCCESS {
-                attempt(|| choice.note(mpi, path, *file));
+                attempt(|| choice.note(mpi, comm, path, *file));
             }
             choice.free(mpi.mpi);
             code
@@ -97,18 +97,18 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
     contain("MPI_File_set_atomicity", work, internal_error)
 }
 
-/// For the connectors of libraries above MPI-IO: not 0 if collective calls on a file, of this process and all others that have
-/// it open, become independent ones: those that write, or those that read.
+/// For the connectors of libraries above MPI-IO, which make collective transfers of several calls: begins one on a file, in all
+/// processes that have it open. Not 0 if its calls become independent ones: those that write, or those that read.
 #[no_mangle]
-pub extern "C" fn weir_mpiio_is_changed(file: MpiHandle, is_write: c_int) -> c_int {
+pub extern "C" fn weir_mpiio_begin_collective(file: MpiHandle, is_write: c_int) -> c_int {
     let work = || {
         let direction = match is_write {
             0 => Direction::Read,
             _ => Direction::Write,
         };
-        c_int::from(files::is_changed(file, direction))
+        c_int::from(files::begin_collective(file, direction))
     };
-    contain("weir_mpiio_is_changed", work, || 0)
+    contain("weir_mpiio_begin_collective", work, || 0)
 }
 
 /// Declares collective calls: each calls the independent one with the same arguments for a file whose calls are changed, and
@@ -128,7 +128,7 @@ macro_rules! collective_calls {
             let work = || {
                 // SAFETY: both functions have these arguments.
                 let calls = CALLS.get_or_init(|| unsafe { [function($own), function($independent)] });
-                let is_changed = files::is_changed(file, Direction::$direction);
+                let is_changed = files::begin_collective(file, Direction::$direction);
                 match calls[usize::from(is_changed)] {
                     // SAFETY: the function of MPI takes the same arguments, which are as it requires, by the caller.
                     Some(call) => unsafe { call(file, $($argument),*) },

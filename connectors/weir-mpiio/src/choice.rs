@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, CStr};
 
-use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::mpi::{Communicator, Mpi, MpiHandle};
 use weir_connect::place;
 
 use crate::atomic;
@@ -68,14 +68,18 @@ impl OpenChoice {
     ///
     /// # Safety
     ///
-    /// All processes of the file's communicator call this.
-    pub unsafe fn note(&self, mpi: &MpiIo, path: &CStr, file: MpiHandle) {
+    /// All processes of the communicator, with which the file was opened, call this.
+    pub unsafe fn note(&self, mpi: &MpiIo, comm: MpiHandle, path: &CStr, file: MpiHandle) {
         atomic::note_path(file, path);
         if self.calls == ChangedCalls::default() {
             return;
         }
         match place::lives_in_weir(path) {
-            true => files::note(file, self.calls),
+            true => {
+                // SAFETY: MPI has opened a file with the communicator, and all its processes call this, by the caller.
+                let comm = unsafe { Communicator::copy(mpi.mpi, comm) };
+                files::note(file, self.calls, comm);
+            }
             // SAFETY: the file is open, and all its processes call this, by the caller.
             false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
         }

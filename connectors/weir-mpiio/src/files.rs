@@ -1,10 +1,15 @@
 //! The files of this process whose collective calls are changed.
+//!
+//! The exchange of a collective call keeps processes in step, and programs rely on it, although MPI promises nothing: a
+//! collective read finds what the collective write before it has written, in any process. So changed calls wait for all
+//! processes where reads follow writes, or writes reads: all make the same collective calls on a file in one order.
+//! Writes that follow writes do not wait.
 
 use core::ffi::CStr;
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use weir_connect::mpi::{Direction, Mpi, MpiHandle};
+use weir_connect::mpi::{Communicator, Direction, Mpi, MpiHandle};
 
 /// ROMIO's hints for data sieving. Those for the exchange are not used: without it ROMIO's calls with a shared pointer mix data
 /// (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
@@ -28,8 +33,38 @@ pub struct ChangedCalls {
     hints: [bool; ROMIO.len()],
 }
 
+/// An open file.
+#[derive(Debug)]
+struct ChangedFile {
+    calls: ChangedCalls,
+    steps: Arc<Steps>,
+}
+
+/// The changed calls that a file has seen.
+#[derive(Debug)]
+struct Steps {
+    /// A copy of the file's communicator; `None`: MPI had none for us.
+    comm: Option<Communicator>,
+    /// The direction of the last call.
+    last: Mutex<Option<Direction>>,
+}
+
+impl Steps {
+    /// Begins a call. All processes of the file call this.
+    fn begin_call(&self, direction: Direction) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_turn = last
+            .replace(direction)
+            .is_some_and(|last| last != direction);
+        if let Some(comm) = self.comm.as_ref().filter(|_| is_turn) {
+            // If MPI fails here, its error handler has heard why, and the call itself says more.
+            let _ = comm.highest([0]);
+        }
+    }
+}
+
 /// By the handles of files.
-static FILES: RwLock<Option<HashMap<MpiHandle, ChangedCalls>>> = RwLock::new(None);
+static FILES: RwLock<Option<HashMap<MpiHandle, ChangedFile>>> = RwLock::new(None);
 
 impl ChangedCalls {
     /// The calls of a file that is not in atomic mode.
@@ -101,33 +136,49 @@ impl ChangedCalls {
     }
 }
 
-/// Notes an open file.
-pub fn note(file: MpiHandle, calls: ChangedCalls) {
+/// Notes an open file, with a copy of its communicator.
+pub fn note(file: MpiHandle, calls: ChangedCalls, comm: Option<Communicator>) {
+    let steps = Arc::new(Steps {
+        comm,
+        last: Mutex::new(None),
+    });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    files.get_or_insert_default().insert(file, calls);
+    let files = files.get_or_insert_default();
+    files.insert(file, ChangedFile { calls, steps });
 }
 
-/// Forgets a file that is closed.
+/// Forgets a file that all its processes close.
 pub fn forget(file: MpiHandle) {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    if let Some(files) = files.as_mut() {
-        files.remove(&file);
+    let steps = files.as_mut().and_then(|files| files.remove(&file));
+    drop(files);
+    let steps = steps.and_then(|file| Arc::into_inner(file.steps));
+    if let Some(comm) = steps.and_then(|steps| steps.comm) {
+        comm.free();
     }
 }
 
 /// Notes whether a file is in atomic mode. Returns its calls, if any of them are changed.
 pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<ChangedCalls> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    let calls = files.as_mut()?.get_mut(&file)?;
+    let calls = &mut files.as_mut()?.get_mut(&file)?.calls;
     calls.is_atomic = is_atomic;
     Some(*calls)
 }
 
-/// True if a collective call on a file becomes an independent one.
-pub fn is_changed(file: MpiHandle, direction: Direction) -> bool {
-    let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
-    let calls = files.as_ref().and_then(|files| files.get(&file));
-    calls.is_some_and(|calls| !calls.is_atomic && calls.has(direction))
+/// Begins a collective call on a file. True if it becomes an independent one, for all processes, which all call this; then it
+/// has waited for them, if that is its turn.
+pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
+    let steps = {
+        let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
+        let file = files.as_ref().and_then(|files| files.get(&file));
+        let changed = file.filter(|file| !file.calls.is_atomic && file.calls.has(direction));
+        changed.map(|file| Arc::clone(&file.steps))
+    };
+    if let Some(steps) = &steps {
+        steps.begin_call(direction);
+    }
+    steps.is_some()
 }
 
 #[cfg(test)]
@@ -140,15 +191,15 @@ mod tests {
             writes: true,
             ..ChangedCalls::default()
         };
-        note(1, calls);
-        assert!(is_changed(1, Direction::Write));
-        assert!(!is_changed(1, Direction::Read));
+        note(1, calls, None);
+        assert!(begin_collective(1, Direction::Write));
+        assert!(!begin_collective(1, Direction::Read));
         assert!(note_atomicity(1, true).is_some());
-        assert!(!is_changed(1, Direction::Write));
+        assert!(!begin_collective(1, Direction::Write));
         assert!(note_atomicity(1, false).is_some());
-        assert!(is_changed(1, Direction::Write));
+        assert!(begin_collective(1, Direction::Write));
         forget(1);
-        assert!(!is_changed(1, Direction::Write));
+        assert!(!begin_collective(1, Direction::Write));
         assert!(note_atomicity(1, true).is_none());
     }
 }

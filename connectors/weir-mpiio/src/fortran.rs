@@ -180,7 +180,7 @@ macro_rules! file_calls {
                 let info = handles.info(choice.info(callers));
                 next(comm, name, mode, &raw const info, file, code, name_bytes);
                 if *code == SUCCESS {
-                    attempt(|| choice.note(handles.mpi, &path, handles.file(file)));
+                    attempt(|| choice.note(handles.mpi, comm_in_c, &path, handles.file(file)));
                 }
                 choice.free(handles.mpi.mpi);
             };
@@ -290,7 +290,7 @@ macro_rules! collective_calls {
                 let calls = CALLS.get_or_init(|| [function($own), function($independent)]);
                 let handles = Conversions::get(true);
                 let is_changed = handles.is_some_and(|handles| {
-                    files::is_changed(handles.file(file), Direction::$direction)
+                    files::begin_collective(handles.file(file), Direction::$direction)
                 });
                 match calls[usize::from(is_changed)] {
                     Some(call) => call(file, $($argument,)* code),

@@ -79,6 +79,31 @@ static void write_and_read(MPI_File file, int round, int at)
 	free(buffer);
 }
 
+/* In each round all write their block, and at once read that of the next process: neither MPI nor the file system promises more
+ * than the exchange gives, on which programs rely. */
+static void check_steps(const char *path)
+{
+	enum { ROUNDS = 60, LENGTH = 40000 };
+	int wrong = 0, other = (rank + 1) % size;
+	unsigned char *buffer = malloc(LENGTH);
+	MPI_File file = open_with(path, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, NULL, NULL);
+	MPI_Status status;
+	MUST(buffer);
+	for (int round = 1; round <= ROUNDS; round++) {
+		memset(buffer, round * 4 + rank, LENGTH);
+		int written = MPI_File_write_at_all(file, (MPI_Offset)rank * LENGTH, buffer, LENGTH, MPI_BYTE, &status);
+		memset(buffer, 0, LENGTH);
+		int read = MPI_File_read_at_all(file, (MPI_Offset)other * LENGTH, buffer, LENGTH, MPI_BYTE, &status);
+		int found = written == MPI_SUCCESS && read == MPI_SUCCESS;
+		for (int i = 0; i < LENGTH; i++)
+			found = found && buffer[i] == (unsigned char)(round * 4 + other);
+		wrong += !found;
+	}
+	ALL(wrong == 0, "a collective read finds what the collective write before it wrote: %d of %d wrong", wrong, ROUNDS);
+	MPI(MPI_File_close(&file));
+	free(buffer);
+}
+
 int main(int argc, char **argv)
 {
 	mpi_check_begin(argc, argv);
@@ -113,6 +138,8 @@ int main(int argc, char **argv)
 	write_and_read(file, 6, 0);
 	MPI(MPI_File_close(&file));
 	ALL(access(path, F_OK) != 0, "deleted on close");
+
+	check_steps(in_dir("steps"));
 
 	if (rank == 0) {
 		int fd = mkstemp(elsewhere);

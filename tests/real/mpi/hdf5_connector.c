@@ -90,6 +90,35 @@ static void write_and_read(hid_t file, hid_t set, const char *name, int round, i
 	free(wanted);
 }
 
+/* In each round all write their rows, and read those of the next process without a flush or a barrier: see `connector.c`. */
+static void check_steps(hid_t file)
+{
+	enum { ROUNDS = 30 };
+	hsize_t count[2] = {ROWS, COLUMNS}, stride[2] = {(hsize_t)size, 1}, start[2] = {(hsize_t)rank, 0};
+	hsize_t other[2] = {(hsize_t)((rank + 1) % size), 0};
+	int *mine = malloc(sizeof(int) * ROWS * COLUMNS), *wanted = malloc(sizeof(int) * ROWS * COLUMNS), wrong = 0;
+	hid_t set = create_set(file, "steps", 0, 0), list = transfer(1);
+	hid_t space = H5Dget_space(set), memory = H5Screate_simple(2, count, NULL);
+	MUST(mine && wanted);
+	for (int round = 1; round <= ROUNDS; round++) {
+		fill(round, mine, start[0], (hsize_t)size);
+		H5Sselect_hyperslab(space, H5S_SELECT_SET, start, stride, count, NULL);
+		int code = H5Dwrite(set, H5T_NATIVE_INT, memory, space, list, mine);
+		H5Sselect_hyperslab(space, H5S_SELECT_SET, other, stride, count, NULL);
+		memset(mine, 0, sizeof(int) * ROWS * COLUMNS);
+		fill(round, wanted, other[0], (hsize_t)size);
+		int read = H5Dread(set, H5T_NATIVE_INT, memory, space, list, mine);
+		wrong += code < 0 || read < 0 || memcmp(mine, wanted, sizeof(int) * ROWS * COLUMNS) != 0;
+	}
+	ALL(wrong == 0, "a collective read finds what the collective write before it wrote: %d of %d wrong", wrong, ROUNDS);
+	H5Sclose(space);
+	H5Sclose(memory);
+	H5Pclose(list);
+	H5Dclose(set);
+	free(mine);
+	free(wanted);
+}
+
 static void check_set(hid_t file, const char *name, int chunked, int deflated)
 {
 	hid_t set = create_set(file, name, chunked, deflated);
@@ -325,6 +354,7 @@ int main(int argc, char **argv)
 	check_set(file, "chunked", 1, 0);
 	check_set(file, "deflated", 1, 1);
 	several(file);
+	check_steps(file);
 	ALL(H5Fclose(file) >= 0, "closed by all");
 	file = open_parallel(in_dir("file.h5"), 0, NULL, 1);
 	ALL(file >= 0, "opened by all");
