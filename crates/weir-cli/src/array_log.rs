@@ -54,6 +54,7 @@ type FoundLogs = Vec<(PathBuf, io::Result<ArrayLog>)>;
 /// A log, for people and scripts.
 #[derive(Debug, Serialize)]
 struct ShownLog {
+    #[serde(flatten, with = "weir_mover::json_path::log")]
     log: PathBuf,
     file: Option<String>,
     is_open: bool,

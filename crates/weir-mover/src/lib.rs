@@ -15,7 +15,7 @@
 //! | [`copy`] | one file |
 //! | [`mover`] | a process on another node that moves files: [`list`]s of them, and [`piece`]s of large ones |
 //! | [`publish`], [`replaceable`] | names of the target, and what may have them |
-//! | [`mod@stage`] | trees of files, by several threads and nodes; `queue`: their tasks; [`progress`], [`summary`]: the result; [`stage::team`]: other nodes; [`stage::follow`]: sources that others fill |
+//! | [`mod@stage`] | trees of files, by several threads and nodes; `queue`: their tasks; [`progress`], [`summary`]: the result, [`json_path`]: its paths; [`stage::team`]: other nodes; [`stage::follow`]: sources that others fill |
 //! | [`mod@transfer`] | single files, for programs that ask for them |
 //! | [`mod@drain`] | a tree that programs write meanwhile, in rounds |
 //! | [`filter`] | the choice of paths by patterns |
@@ -33,6 +33,7 @@ pub mod drain;
 pub mod error;
 pub mod filter;
 pub mod instance_tree;
+pub mod json_path;
 pub mod limit;
 pub mod list;
 pub mod manifest;

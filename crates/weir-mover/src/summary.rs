@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::json_path;
 
 /// The result of a stage.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -28,14 +30,14 @@ pub struct StageSummary {
     pub xattrs_not_kept: u64,
     /// Devices, fifos and sockets, and what interrupted moves left ([`crate::publish::is_part`]), which are
     /// not moved.
-    #[serde(serialize_with = "as_texts")]
+    #[serde(flatten, with = "json_path::skipped")]
     pub skipped: Vec<PathBuf>,
     /// Directories of the target that the source removed and that have files of which it is not known whose they
     /// are: of somebody else, or of a move that was interrupted. They stay.
-    #[serde(serialize_with = "as_texts")]
+    #[serde(flatten, with = "json_path::not_emptied")]
     pub not_emptied: Vec<PathBuf>,
     /// Of a drain that was stopped: the files of the source that are not safe, beside those that failed.
-    #[serde(default, serialize_with = "as_texts")]
+    #[serde(flatten, with = "json_path::not_reached")]
     pub not_reached: Vec<PathBuf>,
     /// Nodes that were not moved.
     pub failed: Vec<StageFailure>,
@@ -70,10 +72,10 @@ pub struct NodeShare {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StageFailure {
     /// Its path.
-    #[serde(serialize_with = "as_text")]
+    #[serde(flatten, with = "json_path::source")]
     pub source: PathBuf,
     /// The path that it was to have.
-    #[serde(serialize_with = "as_text")]
+    #[serde(flatten, with = "json_path::target")]
     pub target: PathBuf,
     /// The reason, in one line.
     pub reason: String,
@@ -108,13 +110,4 @@ impl StageSummary {
             reason: reason.to_string(),
         });
     }
-}
-
-/// A path as text. JSON has no other strings, so bytes that are not UTF-8 are lost.
-pub(crate) fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
-}
-
-fn as_texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }

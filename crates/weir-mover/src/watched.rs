@@ -15,7 +15,6 @@ use weir_client::types::Stat;
 
 use crate::limit::RateLimit;
 use crate::stripe::StripeSize;
-use crate::summary::as_text;
 use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
 /// The time after which a call counts as one that hangs. To have a large file on storage may take minutes.
@@ -46,7 +45,7 @@ pub struct SlowCall {
     /// The step, as a participle: "writing".
     pub step: String,
     /// The file.
-    #[serde(serialize_with = "as_text")]
+    #[serde(flatten, with = "crate::json_path::path")]
     pub path: PathBuf,
     /// The time since it began.
     pub seconds: f64,

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{json, Value};
 use weir_instance::errln;
+use weir_mover::json_path;
 
 use super::command::AnalysisEnd;
 
@@ -43,13 +44,16 @@ impl FinishedAnalysis {
             AnalysisEnd::Exited(status) => Some(status),
             _ => None,
         };
-        json!({
-            "path": self.path.to_string_lossy(),
+        let mut line = json!({
             "outcome": self.outcome(),
             "exit_code": status.and_then(std::process::ExitStatus::code),
             "signal": status.and_then(ExitStatusExt::signal),
             "seconds": self.seconds,
-        })
+        });
+        for (key, value) in json_path::entries_of("path", &self.path) {
+            line[key] = value.into();
+        }
+        line
     }
 }
 

@@ -189,7 +189,7 @@ fn in_words(status: &DrainStatus) -> String {
     let mut parts = vec![format!(
         "{} safe in {}",
         files(status.safe_files, status.safe_bytes),
-        status.target
+        status.target.display()
     )];
     if status.pending_files > 0 {
         let pending = files(status.pending_files, status.pending_bytes);

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde_json::{json, Value};
 use weir_instance::errln;
 use weir_mover::drain::MoveEvent;
+use weir_mover::json_path;
 
 /// The most events that wait to be read.
 const WAITING_EVENTS: usize = 1 << 16;
@@ -64,8 +65,11 @@ impl EventHook {
     pub fn send_events(&self, events: Vec<MoveEvent>) {
         for event in events {
             let mut line = json!(event);
-            line["path"] = self.root.join(&event.path).to_string_lossy().into();
-            line["target"] = self.target.join(&event.path).to_string_lossy().into();
+            for (key, top) in [("path", &self.root), ("target", &self.target)] {
+                for (key, value) in json_path::entries_of(key, &top.join(&event.path)) {
+                    line[key] = value.into();
+                }
+            }
             self.send_line(line);
         }
     }

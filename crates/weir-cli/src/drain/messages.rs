@@ -149,7 +149,8 @@ pub struct DrainStatus {
     /// The process.
     pub pid: u32,
     /// The directory that takes everything.
-    pub target: String,
+    #[serde(flatten, with = "weir_mover::json_path::target")]
+    pub target: PathBuf,
     pub step: DrainStep,
     /// Nothing is moved until the pause ends.
     #[serde(default)]

@@ -33,9 +33,9 @@ impl Question {
             return found;
         };
         let (verdict, reason) = found;
-        let is_present = reason
-            .as_deref()
-            .is_some_and(|path| self.present.contains(Path::new(path)));
+        let is_present = self
+            .unseen(last)
+            .is_some_and(|path| self.present.contains(path));
         let reason = match (verdict, reason) {
             (DrainVerdict::Safe, _) => format!("not everything is known to be safe: {unknown}"),
             (DrainVerdict::NoSuchPath, Some(path)) if is_present => {
@@ -47,11 +47,16 @@ impl Question {
         (DrainVerdict::NotYet, Some(reason))
     }
 
-    fn judge_by(&self, last: &DrainRound) -> DrainAnswer {
+    /// The first path that nobody knows.
+    fn unseen(&self, last: &DrainRound) -> Option<&PathBuf> {
         let is_unseen = |path: &&PathBuf| {
             !last.has_seen(path) && !self.known.contains(*path) && due_at(last, path).is_none()
         };
-        if let Some(missing) = self.paths.iter().find(is_unseen) {
+        self.paths.iter().find(is_unseen)
+    }
+
+    fn judge_by(&self, last: &DrainRound) -> DrainAnswer {
+        if let Some(missing) = self.unseen(last) {
             let missing = missing.display().to_string();
             return (DrainVerdict::NoSuchPath, Some(missing));
         }
@@ -107,6 +112,9 @@ fn in_words(file: &PendingFile) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn round(pending: &[&str], names_due: &[&str]) -> DrainRound {
@@ -160,6 +168,18 @@ mod tests {
         assert_eq!(reason, "new is not moved yet: the drain is paused");
         // A round that began later has missed it: it was removed.
         assert_eq!(question.judge(&round(&[], &[]), None), missing);
+    }
+
+    #[test]
+    fn a_name_that_is_not_text_is_known_by_its_bytes() {
+        let new: PathBuf = OsStr::from_bytes(b"new\xff").into();
+        let question = Question {
+            present: [new.clone()].into(),
+            paths: vec![new],
+            ..Question::default()
+        };
+        let (verdict, _) = question.judge(&round(&[], &[]), Some("the drain is paused"));
+        assert_eq!(verdict, DrainVerdict::NotYet);
     }
 
     #[test]

@@ -430,7 +430,7 @@ impl DrainService {
         let analysed = analyses.counts();
         DrainStatus {
             pid: std::process::id(),
-            target: self.target.to_string_lossy().into_owned(),
+            target: self.target.clone(),
             step: state.step,
             is_paused: self.limit.is_paused(),
             movers: state.movers,

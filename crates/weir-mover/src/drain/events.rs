@@ -8,14 +8,14 @@ use serde::Serialize;
 use super::snapshot::TreeSnapshot;
 use super::target_state::TargetState;
 use super::{Drain, MovedNode, MovedNodes, PendingFile, PendingState};
-use crate::summary::{as_text, StageSummary};
+use crate::summary::StageSummary;
 use crate::tree::{FileTree, NodeKind};
 
 /// Something that has become of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MoveEvent {
     /// Its path below the source.
-    #[serde(serialize_with = "as_text")]
+    #[serde(flatten, with = "crate::json_path::path")]
     pub path: PathBuf,
     /// Its new state.
     #[serde(flatten)]

@@ -111,7 +111,7 @@ use crate::mover::FileMover;
 use crate::side::MoveSide;
 use crate::sources::StagePair;
 use crate::stage::{stage_with, StageCaller, StageOptions, StageProgress};
-use crate::summary::{as_text, StageSummary};
+use crate::summary::StageSummary;
 use crate::tree::{unless, EvictionTable, FileTree, NodeKind};
 pub use ahead::AheadResult;
 pub use analysis::{AnalysisCounts, AnalysisTable, AnalysisTask, AnalyzerId, TaskResult};
@@ -175,7 +175,7 @@ impl PendingState {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PendingFile {
     /// Its path below the source.
-    #[serde(serialize_with = "as_text")]
+    #[serde(flatten, with = "crate::json_path::path")]
     pub path: PathBuf,
     /// Bytes.
     pub size: u64,

@@ -112,9 +112,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
                     walked.changed.insert(target.to_owned());
                 }
                 let names = self.from.list(source);
+                // Without the dot of a source that stands for its contents: messages have these paths.
+                let dir: PathBuf = source.components().collect();
                 for name in names.map_err(MoveError::io("listing", source))? {
                     open.push(OpenNode {
-                        source: source.join(&name),
+                        source: dir.join(&name),
                         target: target.join(&name),
                         is_new: entered == EnteredDirectory::Made,
                     });
