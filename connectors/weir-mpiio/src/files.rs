@@ -37,19 +37,19 @@ pub struct ChangedCalls {
 #[derive(Debug)]
 struct ChangedFile {
     calls: ChangedCalls,
-    steps: Arc<Steps>,
+    order: Arc<CallOrder>,
 }
 
 /// The changed calls that a file has seen.
 #[derive(Debug)]
-struct Steps {
+struct CallOrder {
     /// A copy of the file's communicator; `None`: MPI had none for us.
     comm: Option<Communicator>,
     /// The direction of the last call.
     last: Mutex<Option<Direction>>,
 }
 
-impl Steps {
+impl CallOrder {
     /// Begins a call. All processes of the file call this.
     fn begin_call(&self, direction: Direction) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,22 +138,22 @@ impl ChangedCalls {
 
 /// Notes an open file, with a copy of its communicator.
 pub fn note(file: MpiHandle, calls: ChangedCalls, comm: Option<Communicator>) {
-    let steps = Arc::new(Steps {
+    let order = Arc::new(CallOrder {
         comm,
         last: Mutex::new(None),
     });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let files = files.get_or_insert_default();
-    files.insert(file, ChangedFile { calls, steps });
+    files.insert(file, ChangedFile { calls, order });
 }
 
 /// Forgets a file that all its processes close.
 pub fn forget(file: MpiHandle) {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    let steps = files.as_mut().and_then(|files| files.remove(&file));
+    let order = files.as_mut().and_then(|files| files.remove(&file));
     drop(files);
-    let steps = steps.and_then(|file| Arc::into_inner(file.steps));
-    if let Some(comm) = steps.and_then(|steps| steps.comm) {
+    let order = order.and_then(|file| Arc::into_inner(file.order));
+    if let Some(comm) = order.and_then(|order| order.comm) {
         comm.free();
     }
 }
@@ -169,16 +169,16 @@ pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<ChangedCalls> 
 /// Begins a collective call on a file. True if it becomes an independent one, for all processes, which all call this; then it
 /// has waited for them, if that is its turn.
 pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
-    let steps = {
+    let order = {
         let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
         let file = files.as_ref().and_then(|files| files.get(&file));
         let changed = file.filter(|file| !file.calls.is_atomic && file.calls.has(direction));
-        changed.map(|file| Arc::clone(&file.steps))
+        changed.map(|file| Arc::clone(&file.order))
     };
-    if let Some(steps) = &steps {
-        steps.begin_call(direction);
+    if let Some(order) = &order {
+        order.begin_call(direction);
     }
-    steps.is_some()
+    order.is_some()
 }
 
 #[cfg(test)]
