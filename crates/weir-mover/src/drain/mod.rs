@@ -262,8 +262,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// `None`: nobody wants to know.
     events: Option<EventLog>,
     held_files: HeldFiles,
-    /// Names of the target were changed since it was looked which files have lost names there.
-    has_changed_names: bool,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -288,8 +286,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             xattrs_not_kept: 0,
             events: None,
             held_files: HeldFiles::default(),
-            // By drains before this one.
-            has_changed_names: true,
         }
     }
 
