@@ -12,8 +12,7 @@
 //!                                    replaced: a symbolic link, whose text says which file that was
 //!                                    ([`LowerName`])
 //!    whiteouts/links-<device>-<file>  a symbolic link: the number of names that a file of the PFS with several of them
-//!                                    has left for the job, which has removed or taken the others. The drain removes it
-//!                                    once the file has lost those there, too
+//!                                    has left for the job, which has removed or taken the others
 //!    nursery/<any name>              a directory that is being made
 //!    evicted/<file>                  a symbolic link, whose text says where on the PFS the bytes of a file are
 //!                                    that was evicted, as a whole or in part ([`TargetCopy`])
@@ -84,15 +83,6 @@ pub fn name_of_inode(ino: Ino) -> [u8; 16] {
 /// The name in `whiteouts` of a file of the PFS that has several names.
 pub fn name_of_links(device: u64, file: u64) -> Vec<u8> {
     format!("links-{device:x}-{file:x}").into_bytes()
-}
-
-/// The device and the number of the file with this name in `whiteouts`.
-pub fn file_of_links(name: &[u8]) -> Option<(u64, u64)> {
-    let text = core::str::from_utf8(name).ok()?;
-    let (device, file) = text.strip_prefix("links-")?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let (device, file) = (number(device)?, number(file)?);
-    (name_of_links(device, file) == name).then_some((device, file))
 }
 
 /// The inode with this name.
@@ -242,22 +232,6 @@ mod tests {
         ] {
             assert_eq!(inode_of_name(bad), None);
         }
-    }
-
-    #[test]
-    fn a_file_with_several_names_has_one_note() {
-        let name = name_of_links(0x801, u64::MAX);
-        assert_eq!(file_of_links(&name), Some((0x801, u64::MAX)));
-        for bad in [
-            &b"links-"[..],
-            b"links-1",
-            b"links-01-1",
-            b"links-1-+1",
-            b"1-1",
-        ] {
-            assert_eq!(file_of_links(bad), None);
-        }
-        assert_eq!(inode_of_name(&name), None);
     }
 
     #[test]

@@ -11,8 +11,7 @@ use rustix::io::Errno;
 use weir_client::path::ResolvedPath;
 use weir_client::process::mounted::{
     elevated::TargetCopy, Changes, ContentVersion, CopyUse, Cover, EvictedFile, HistoryPosition,
-    Ino, LinkNote, OpenFile, ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout,
-    WriteState,
+    Ino, OpenFile, ReportRelief, Requester, RoomState, SettledExtents, Tree, Whiteout, WriteState,
 };
 use weir_client::types::{Stat, Time};
 
@@ -333,18 +332,6 @@ impl FileTree for InstanceTree {
 
     fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
         self.tree.forget(whiteout).io()
-    }
-
-    fn link_notes(&self) -> io::Result<Vec<LinkNote>> {
-        self.tree.link_notes().io()
-    }
-
-    fn forget_links(&self, note: &LinkNote) -> io::Result<()> {
-        self.tree.forget_links(note).io()
-    }
-
-    fn forget_gone_directories(&self) -> io::Result<()> {
-        self.tree.forget_gone_directories().io()
     }
 
     fn holder_of(&self, path: &Path, range: Range<u64>) -> io::Result<Option<u16>> {

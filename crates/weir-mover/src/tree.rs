@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use weir_client::process::mounted::elevated::TargetCopy;
 use weir_client::process::mounted::{
-    ContentVersion, CopyUse, Cover, EvictedFile, HistoryPosition, Ino, LinkNote, SettledExtents,
-    Whiteout, WriteState,
+    ContentVersion, CopyUse, Cover, EvictedFile, HistoryPosition, Ino, SettledExtents, Whiteout,
+    WriteState,
 };
 use weir_client::types::{Stat, Time};
 
@@ -329,20 +329,6 @@ pub trait FileTree: Sync + Debug {
     }
     /// Forgets a removed name that the target does not have any more.
     fn forget(&self, _whiteout: &Whiteout) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// The notes of files of the target that have several names, some of which the job has removed or taken.
-    fn link_notes(&self) -> io::Result<Vec<LinkNote>> {
-        Ok(Vec::new())
-    }
-    /// Removes such a note: the target does not have those names any more.
-    fn forget_links(&self, _note: &LinkNote) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Forgets which directories of the target those of an elevated tree covered that are gone.
-    fn forget_gone_directories(&self) -> io::Result<()> {
         Ok(())
     }
 

@@ -346,33 +346,6 @@ check "its third run" "$weir" run -i "$instance" -- bash -ec 'cd "$1"; rm -r new
 same "what that left" i "$(ls -x pfs/new)"
 check "its end" "$weir" stop "$instance"
 
-# What an instance notes of names that the target has lost goes once they are gone there: of hard links, and of directories that
-# are removed after their files.
-rm -rf pfs
-mkdir pfs
-check "an instance that stays, a third time" "$weir" start --memory 256M --elevate "$outside/pfs" "$instance"
-noted=()
-for turn in 1 2 3; do
-	mkdir pfs/d
-	touch pfs/d/f "pfs/l.$turn"
-	ln "pfs/l.$turn" "pfs/m.$turn"
-	ln "pfs/l.$turn" "pfs/n.$turn"
-	check "a run that removes names" "$weir" run -i "$instance" --set drain.while_running=true -- bash -ec '
-		cd "$1"
-		rm "l.$2" d/f
-		[ "$(stat -c %h "m.$2")" = 2 ]
-		"$3" drain --wait
-		rmdir d
-		[ "$(stat -c %h "m.$2")" = 2 ]' - "$outside/pfs" $turn "$weir"
-	noted+=("$("$weir" status "$instance" --json | python3 -c '
-import json, sys
-status = json.load(sys.stdin)
-print(status["directories"], status["files"])')")
-done
-same "the notes of later runs" "${noted[0]} ${noted[0]}" "${noted[1]} ${noted[2]}"
-same "the names that are left" "m.1 m.2 m.3 n.1 n.2 n.3" "$(cd pfs && echo *)"
-check "its end" "$weir" stop "$instance"
-
 # Processes that take one file of the target: one gets it.
 rm -rf pfs
 mkdir -p pfs/dirs

@@ -350,10 +350,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let walk_begun = Instant::now();
         let mut snapshot = self.walk();
         let walk_seconds = walk_begun.elapsed().as_secs_f64();
-        if self.has_changed_names && snapshot.unread.is_empty() {
-            self.has_changed_names = false;
-            self.forget_link_notes();
-        }
         self.set_back(&mut snapshot);
         let snapshot = Arc::new(snapshot);
         self.prefetched
@@ -385,7 +381,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.pend_outdated(&mut round);
         let changed = self.change_names(&mut round);
         round.names += changed;
-        self.has_changed_names |= round.names > 0 || round.copied > 0;
         self.target.pend_relocated(&mut round);
         self.early.remove_copies();
         self.seen = Arc::clone(&snapshot);
@@ -535,8 +530,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let handed_over = self.from.tree.cover(&target, &source, there.mode & 0o7777);
             unless(handed_over, ErrorKind::NotFound).map_err(MoveError::io("noting", &source))?;
         }
-        // What is left of those that programs have removed does no harm.
-        let _ = self.from.tree.forget_gone_directories();
         Ok(())
     }
 

@@ -77,13 +77,6 @@ impl NodeOwnership {
         self.taken.contains_key(path)
     }
 
-    /// True if a file of the target may still have a name there that it has lost for the job. `has_made`: says if the drain has
-    /// put something else under the name.
-    pub fn awaits_loss(&self, file: u64, has_made: impl Fn(&Path) -> bool) -> bool {
-        let mut taken = self.taken.iter();
-        taken.any(|(path, lower)| lower.ino == file && !has_made(path))
-    }
-
     fn find_taken(&self, path: &Path) -> Option<TakenNode> {
         let file = *self.taken.get(path)?;
         Some(TakenNode::new(file, self.unlinked.contains(&file.ino)))

@@ -93,21 +93,6 @@ impl<T: FileTree> TargetView<'_, '_, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Forgets how many names files of the target have left for the job, where they have no others there any more. What fails
-    /// is done once names have changed again: such a note does no harm.
-    pub(super) fn forget_link_notes(&self) {
-        // Lost servers may know of more.
-        if self.target.ownership.keeps_all {
-            return;
-        }
-        let has_made = |path: &Path| self.target.moved.has_made(path);
-        for note in self.from.tree.link_notes().unwrap_or_default() {
-            if !self.target.ownership.awaits_loss(note.file, has_made) {
-                let _ = self.from.tree.forget_links(&note);
-            }
-        }
-    }
-
     /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
     /// old link of the target leads to it.
     pub(super) fn remove_whited_out(

@@ -62,7 +62,7 @@ pub use evicted::EvictedFile;
 pub use locks::{LockOwner, Wish};
 pub use names::{DirEntry, DirListing};
 pub use open::{Followed, OpenFile};
-pub use whiteouts::{Cover, LinkNote, Whiteout};
+pub use whiteouts::{Cover, Whiteout};
 
 /// The process that asked the kernel for a call.
 #[derive(Clone, Copy)]

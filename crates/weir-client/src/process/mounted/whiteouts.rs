@@ -1,12 +1,9 @@
 //! The names that were removed from an elevated tree, and that its target may still have, and those whose
 //! files it has replaced, for those who change them there.
 
-use std::collections::HashSet;
-
 use rustix::io::Errno;
 use weir_core::elevated::{
-    file_of_links, inode_of_name, name_of_inode, root_of_tree, LowerFile, LowerName, COVERS,
-    WHITEOUTS,
+    inode_of_name, name_of_inode, root_of_tree, LowerFile, LowerName, COVERS, WHITEOUTS,
 };
 use weir_core::proto::{Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
@@ -61,15 +58,6 @@ impl Whiteout {
     pub fn file(&self) -> Option<LowerFile> {
         self.lower.file()
     }
-}
-
-/// The note of the names that a file of the target with several of them has left for the job.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinkNote {
-    /// The inode of the file.
-    pub file: u64,
-    name: Vec<u8>,
-    text: Vec<u8>,
 }
 
 impl Tree {
@@ -136,30 +124,13 @@ impl Tree {
         };
         let name = whiteout.name.clone();
         unless_gone(session.call(Unlink { parent, name }))?;
-        self.forget_if_gone(whiteout.dir)
-    }
-
-    /// Forgets what directories of trees covered that programs have removed after their removed names were forgotten.
-    pub fn forget_gone_directories(self) -> Result<(), Errno> {
-        let _call = operation::begin();
-        for name in self.names_in(COVERS)? {
-            if let Some(dir) = inode_of_name(&name) {
-                self.forget_if_gone(dir)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets what a directory covered that is gone, unless the target may still have names that were removed from it.
-    fn forget_if_gone(self, dir: Ino) -> Result<(), Errno> {
-        let session = self.parts.server.session()?;
-        match self.parts.inodes.attr(dir) {
+        match self.parts.inodes.attr(whiteout.dir) {
             Ok(attr) if attr.nlink > 0 => return Ok(()),
             Ok(_) | Err(Errno::NOENT) => {}
             // It may well live.
             Err(error) => return Err(error),
         }
-        let name = name_of_inode(dir).to_vec();
+        let name = of_dir.to_vec();
         match session.call(Rmdir {
             parent: WHITEOUTS,
             name: name.clone(),
@@ -172,64 +143,6 @@ impl Tree {
             })),
             Err(error) => Err(error),
         }
-    }
-
-    /// The notes of files with several names, without those of which another elevated tree has removed or taken names.
-    pub fn link_notes(self) -> Result<Vec<LinkNote>, Errno> {
-        let _call = operation::begin();
-        let listed = self.names_in(WHITEOUTS)?;
-        let view = self.parts.inodes.view()?;
-        let mut notes = Vec::new();
-        for name in &listed {
-            let Some((_, file)) = file_of_links(name) else {
-                continue;
-            };
-            if let Some(text) = view.text_at(WHITEOUTS, name)? {
-                let name = name.clone();
-                notes.push(LinkNote { file, name, text });
-            }
-        }
-        if !notes.is_empty() {
-            let others = self.lower_files_of_others(&listed)?;
-            notes.retain(|note| !others.contains(&note.file));
-        }
-        Ok(notes)
-    }
-
-    /// The inodes of the files of which other elevated trees have removed or taken names. `listed`: the names in `whiteouts`.
-    fn lower_files_of_others(self, listed: &[Vec<u8>]) -> Result<HashSet<u64>, Errno> {
-        let view = self.parts.inodes.view()?;
-        let mut files = HashSet::new();
-        for name in listed {
-            let Some(dir) = inode_of_name(name) else {
-                continue;
-            };
-            if self.covered_on_target(dir)?.is_some() {
-                continue;
-            }
-            let Some((whiteouts, _)) = self.find(WHITEOUTS, name)? else {
-                continue;
-            };
-            for name in self.names_in(whiteouts)? {
-                let text = view.text_at(whiteouts, &name)?;
-                let file = text.and_then(|text| LowerName::of_text(&text).file());
-                files.extend(file.map(|file| file.ino));
-            }
-        }
-        Ok(files)
-    }
-
-    /// Removes a note of a file that has lost all names on the target that it has lost for the job. It stays if a program has
-    /// changed it since; one that does so at this very moment sees a name too many.
-    pub fn forget_links(self, note: &LinkNote) -> Result<(), Errno> {
-        let text = self.parts.inodes.view()?.text_at(WHITEOUTS, &note.name)?;
-        if text.as_ref() != Some(&note.text) {
-            return Ok(());
-        }
-        unless_gone(self.parts.server.session()?.call(Unlink {
-            parent: WHITEOUTS,
-            name: note.name.clone(),
-        }))
     }
 
     /// The directory of the target that a directory of this tree covers.
