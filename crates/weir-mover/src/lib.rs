@@ -21,7 +21,6 @@
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | what is to be moved where, from arguments or from a file |
 //! | [`side`] | a tree with a path in it |
-//! | [`unmoved`] | names that the target of an elevated tree does not have as the job does |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
 #![forbid(unsafe_code)]
@@ -51,7 +50,6 @@ pub mod stripe;
 pub mod summary;
 pub mod transfer;
 pub mod tree;
-pub mod unmoved;
 mod unreadable;
 pub mod watched;
 
