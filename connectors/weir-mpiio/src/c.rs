@@ -37,10 +37,10 @@ pub unsafe extern "C" fn MPI_File_open(
                 true => c"",
                 false => CStr::from_ptr(name),
             };
-            let choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
+            let mut choice = OpenChoice::make(mpi.mpi, comm, path, mode, info);
             let code = (mpi.file_open)(comm, name, mode, choice.info(info), file);
             if code == SUCCESS {
-                attempt(|| choice.note(mpi, comm, path, *file));
+                attempt(|| choice.note(mpi, path, *file));
             }
             choice.free(mpi.mpi);
             code

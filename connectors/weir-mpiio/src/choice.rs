@@ -13,6 +13,8 @@ use crate::mpi::{MpiIo, CREATE};
 #[derive(Debug)]
 pub struct OpenChoice {
     calls: ChangedCalls,
+    /// A copy of the communicator, if it has several processes. Made before the open, which may fail in some of them alone.
+    comm: Option<Communicator>,
     /// The info object with which it is opened, if it is not the caller's.
     info: Option<MpiHandle>,
 }
@@ -24,7 +26,7 @@ impl OpenChoice {
     ///
     /// All processes of the communicator call this; the info object is valid, or null.
     pub unsafe fn make(
-        mpi: &Mpi,
+        mpi: &'static Mpi,
         comm: MpiHandle,
         path: &CStr,
         mode: c_int,
@@ -32,6 +34,7 @@ impl OpenChoice {
     ) -> OpenChoice {
         let none = OpenChoice {
             calls: ChangedCalls::default(),
+            comm: None,
             info: None,
         };
         if mpi.is_null_comm(comm) {
@@ -54,7 +57,8 @@ impl OpenChoice {
             let mut calls = ChangedCalls::new(writes, reads);
             calls.keep_hints(mpi, info);
             let info = mpi.with_hints(info, &calls.hints());
-            OpenChoice { calls, info }
+            let comm = Communicator::copy(mpi, comm);
+            OpenChoice { calls, comm, info }
         }
     }
 
@@ -68,25 +72,25 @@ impl OpenChoice {
     ///
     /// # Safety
     ///
-    /// All processes of the communicator, with which the file was opened, call this.
-    pub unsafe fn note(&self, mpi: &MpiIo, comm: MpiHandle, path: &CStr, file: MpiHandle) {
+    /// All processes of the file's communicator call this.
+    pub unsafe fn note(&mut self, mpi: &MpiIo, path: &CStr, file: MpiHandle) {
         atomic::note_path(file, path);
+        files::forget(file);
         if self.calls == ChangedCalls::default() {
             return;
         }
         match place::lives_in_weir(path) {
-            true => {
-                // SAFETY: MPI has opened a file with the communicator, and all its processes call this, by the caller.
-                let comm = unsafe { Communicator::copy(mpi.mpi, comm) };
-                files::note(file, self.calls, comm);
-            }
+            true => files::note(file, self.calls, self.comm.take()),
             // SAFETY: the file is open, and all its processes call this, by the caller.
             false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
         }
     }
 
-    /// Frees the info object, once MPI has seen it.
+    /// Frees the info object, once MPI has seen it, and the communicator, if no file has it.
     pub fn free(self, mpi: &Mpi) {
+        if let Some(comm) = self.comm {
+            comm.free();
+        }
         if let Some(info) = self.info {
             // SAFETY: it is ours, and was used by the open alone.
             unsafe { mpi.free_info(info) };

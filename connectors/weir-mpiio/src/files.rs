@@ -40,10 +40,10 @@ struct ChangedFile {
     order: Arc<CallOrder>,
 }
 
-/// The changed calls that a file has seen.
+/// The collective calls that a file has seen.
 #[derive(Debug)]
 struct CallOrder {
-    /// A copy of the file's communicator; `None`: MPI had none for us.
+    /// A copy of the file's communicator; `None`: MPI had none for us, or this process is alone.
     comm: Option<Communicator>,
     /// The direction of the last call.
     last: Mutex<Option<Direction>>,
@@ -56,7 +56,8 @@ impl CallOrder {
         let is_turn = last
             .replace(direction)
             .is_some_and(|last| last != direction);
-        if let Some(comm) = self.comm.as_ref().filter(|_| is_turn) {
+        let comm = self.comm.as_ref().filter(|comm| comm.size > 1);
+        if let Some(comm) = comm.filter(|_| is_turn) {
             // If MPI fails here, its error handler has heard why, and the call itself says more.
             let _ = comm.highest([0]);
         }
@@ -166,19 +167,20 @@ pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<ChangedCalls> 
     Some(*calls)
 }
 
-/// Begins a collective call on a file. True if it becomes an independent one, for all processes, which all call this; then it
-/// has waited for them, if that is its turn.
+/// Begins a collective call on a file, in all its processes. True if it becomes an independent one, for all; then, or where the one
+/// before it was, it has waited for them, if that is its turn.
 pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
-    let order = {
+    let (order, is_changed) = {
         let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
-        let file = files.as_ref().and_then(|files| files.get(&file));
-        let changed = file.filter(|file| !file.calls.is_atomic && file.calls.has(direction));
-        changed.map(|file| Arc::clone(&file.order))
+        let Some(file) = files.as_ref().and_then(|files| files.get(&file)) else {
+            return false;
+        };
+        let is_changed = !file.calls.is_atomic && file.calls.has(direction);
+        (Arc::clone(&file.order), is_changed)
     };
-    if let Some(order) = &order {
-        order.begin_call(direction);
-    }
-    order.is_some()
+    // Also a call that stays an exchange: some processes may still write when others have left it.
+    order.begin_call(direction);
+    is_changed
 }
 
 #[cfg(test)]

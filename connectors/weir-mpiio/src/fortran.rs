@@ -176,11 +176,12 @@ macro_rules! file_calls {
                 let path = c_name(name, usize::try_from(name_bytes).unwrap_or(0));
                 let path = path.unwrap_or_default();
                 let [comm_in_c, callers] = handles.comm_and_info(*comm, *info);
-                let choice = OpenChoice::make(handles.mpi.mpi, comm_in_c, &path, *mode, callers);
+                let mut choice =
+                    OpenChoice::make(handles.mpi.mpi, comm_in_c, &path, *mode, callers);
                 let info = handles.info(choice.info(callers));
                 next(comm, name, mode, &raw const info, file, code, name_bytes);
                 if *code == SUCCESS {
-                    attempt(|| choice.note(handles.mpi, comm_in_c, &path, handles.file(file)));
+                    attempt(|| choice.note(handles.mpi, &path, handles.file(file)));
                 }
                 choice.free(handles.mpi.mpi);
             };

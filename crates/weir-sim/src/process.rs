@@ -179,6 +179,7 @@ impl<'f> Process<'f> {
 
     /// True if a new server has taken over from that one.
     pub fn is_left_behind(&self) -> bool {
+        std::sync::atomic::fence(SeqCst);
         self.site.open.hub.stopped.load(SeqCst) != 0
     }
 

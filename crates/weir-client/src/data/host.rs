@@ -115,6 +115,7 @@ pub trait Host: SegmentSource {
     fn now_us(&self) -> u64;
     /// True if the node's server was killed and a new one has taken over, which takes nothing of
     /// this process any more. It takes everything that a cell showed before this returned false.
+    /// A full barrier: stores of this process before it precede its look and all later ones.
     fn is_left_behind(&self) -> bool;
     /// Makes the bytes written to a file visible to other nodes.
     fn publish(&self, ino: Ino) -> Result<(), Errno>;

@@ -222,7 +222,7 @@ impl Stream {
         let Some(file) = self.file.filter(|file| self.is_growing(file)) else {
             return Ok(false);
         };
-        if self.epoch != self.cleared {
+        if self.epoch != self.cleared || bytes.is_empty() {
             return Ok(false);
         }
         if self.next_piece(host, &file, offset) {
@@ -245,7 +245,7 @@ impl Stream {
             return Ok(false);
         }
         self.store(host, self.used - (self.next - offset), bytes)?;
-        // Its fence orders the bytes before both looks.
+        // The barrier of this look orders the bytes before both.
         if host.is_left_behind() || !self.is_growing(file) {
             return Ok(false);
         }
@@ -750,6 +750,11 @@ impl Stream {
                 (self.claim, self.epoch, self.room) = (Claim::default(), NEVER, take);
             }
         }
+        // It became mapped after this write looked: nothing may be written past the kernel's pages. The server marks the
+        // file before it ends claims, so a claim that did not end sees the mark.
+        if host.is_mapped(file.ino) {
+            self.epoch = NEVER;
+        }
         self.keep_within_limit(host);
         Ok(())
     }
@@ -762,11 +767,6 @@ impl Stream {
     /// Makes the next write need a decision.
     pub fn decide_anew(&mut self) {
         self.room = 0;
-    }
-
-    /// Ends the claim of the record in force, as the server does: the next write looks at the file.
-    pub fn end_claim(&mut self) {
-        self.epoch = NEVER;
     }
 
     /// Hands the record in force to the server. It stays in the cell until another

@@ -167,10 +167,7 @@ impl Vnode {
         // The kernel may have read a page of it meanwhile, which would stay stale.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, offset, &bytes[..written]) {
-            Some(done) => {
-                self.end_claims();
-                done
-            }
+            Some(done) => done,
             None => Ok(written),
         }
     }
@@ -244,10 +241,7 @@ impl Vnode {
         // As for every write.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, at, &bytes[..written]) {
-            Some(done) => {
-                self.end_claims();
-                Ok((at, done?))
-            }
+            Some(done) => Ok((at, done?)),
             None => Ok((at, written)),
         }
     }
@@ -263,16 +257,6 @@ impl Vnode {
             }
         }
         Err(Errno::AGAIN)
-    }
-
-    /// Makes the next write look at the file: it was mapped while a record began, which may have its claim since.
-    #[cold]
-    fn end_claims(&self) {
-        for stream in &self.streams {
-            if let Some(mut stream) = stream.lock() {
-                stream.end_claim();
-            }
-        }
     }
 
     /// Makes the next write need a decision: the limits of writing have changed.

@@ -178,8 +178,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         let Some(map) = maps.get(&ino).filter(|_| fresh) else {
             return Ok(None);
         };
-        let in_file = offset < size;
-        if in_file && !map.knows(slice_of(offset)) {
+        let in_slices = slice_of(offset) <= slice_of(size.saturating_sub(1));
+        if in_slices && !map.knows(slice_of(offset)) {
             return Ok(None);
         }
         let mut first_unknown = slice_of(offset);

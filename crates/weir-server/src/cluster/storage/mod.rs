@@ -30,11 +30,15 @@ pub(in crate::cluster) struct SegmentTables<S> {
     space: S,
     /// The number of gaps lent since the server last did everything that may make room.
     gaps_lent: u32,
+    /// The length of the longest segment to lend, bytes: a power of two.
+    largest_segment: u64,
 }
 
 impl<S: Space> SegmentTables<S> {
     pub(in crate::cluster) fn new(space: S) -> SegmentTables<S> {
+        let capacity_bytes = space.usage().iter().map(|tier| tier.budget_bytes).sum();
         SegmentTables {
+            largest_segment: space::largest_segment_of(capacity_bytes),
             space,
             gaps_lent: space::LOOK_EVERY,
         }

@@ -53,11 +53,6 @@ impl<P: Platform> Cluster<P> {
 }
 
 impl<S: Space> SegmentTables<S> {
-    /// The length of the longest segment to lend, bytes: a power of two.
-    fn largest_segment(&self) -> u64 {
-        largest_segment_of(self.usage().iter().map(|tier| tier.budget_bytes).sum())
-    }
-
     /// Notes that a client could not write into a segment; other clients could not either. Returns
     /// false if the segment is not lent to this client.
     pub(in crate::cluster) fn refused<M>(
@@ -86,7 +81,7 @@ impl<P: Platform> Node<'_, P> {
         if min == 0 || self.clients.get(id).is_none() {
             return Err(FsError::Invalid);
         }
-        let want = want.min(self.segments.largest_segment()).max(min);
+        let want = want.min(self.segments.largest_segment).max(min);
         let free = self.segments.space.grant(id, min, want);
         let lent = free.or_else(|| self.lend_in_need(id, min, want));
         let lent = lent.ok_or(FsError::NoSpace)?;
@@ -176,8 +171,8 @@ impl<P: Platform> Node<'_, P> {
     }
 }
 
-/// [`SegmentTables::largest_segment`] on a node with a capacity of so many bytes.
-fn largest_segment_of(capacity_bytes: u64) -> u64 {
+/// The length of the longest segment to lend on a node with a capacity of so many bytes.
+pub(super) fn largest_segment_of(capacity_bytes: u64) -> u64 {
     let share = capacity_bytes / SEGMENTS_AT_LEAST;
     share
         .checked_ilog2()
