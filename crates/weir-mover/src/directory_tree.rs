@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{OFlag, PosixFadviseAdvice, AT_FDCWD};
 use nix::sys::stat::UtimensatFlags;
@@ -27,6 +28,10 @@ use crate::tree::{
 const KEPT_XATTRS: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
 /// The number of times that a part which a dead process left is removed, if others do so too.
 const TRIES: u32 = 10;
+/// The time for which a lock of a part may stay after its process has ended.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// The time between two looks at such a lock.
+const LOCK_STEP: Duration = Duration::from_millis(10);
 
 /// The tree that the kernel shows to this process.
 #[derive(Clone, Copy, Debug)]
@@ -275,9 +280,24 @@ fn remove_dead(path: &Path) -> io::Result<()> {
         }
         part => part?,
     };
-    match part.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(io_error(Errno::BUSY)),
-        _ => remove_if_there(path),
+    match is_locked(&part) {
+        true => Err(io_error(Errno::BUSY)),
+        false => remove_if_there(path),
+    }
+}
+
+/// True if a living process has locked a part. A process that was killed has its locks until the kernel has closed its files,
+/// and one that was just started has those of its parent until it executes its program: this waits for either.
+fn is_locked(part: &File) -> bool {
+    let begun = Instant::now();
+    loop {
+        match part.try_lock() {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_STEP);
+            }
+            Err(TryLockError::WouldBlock) => return true,
+            _ => return false,
+        }
     }
 }
 
@@ -342,5 +362,27 @@ fn stat_of(found: &std::fs::Metadata) -> Stat {
         ctime: time(found.ctime(), found.ctime_nsec()),
         mount: None,
         btime: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As after a kill: the kernel takes its time to close a process's files.
+    #[test]
+    fn a_lock_that_goes_is_waited_for_and_one_that_stays_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part");
+        let held = File::create(&path).unwrap();
+        held.lock().unwrap();
+        assert!(failed_with(&remove_dead(&path).unwrap_err(), Errno::BUSY));
+        let going = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PATIENCE / 10);
+            drop(held);
+        });
+        let removed = remove_dead(&path);
+        going.join().unwrap();
+        assert!(removed.is_ok() && !path.exists());
     }
 }
