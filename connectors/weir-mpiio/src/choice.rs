@@ -57,7 +57,7 @@ impl OpenChoice {
             let mut calls = ChangedCalls::new(writes, reads);
             calls.keep_hints(mpi, info);
             let info = mpi.with_hints(info, &calls.hints());
-            let comm = Communicator::copy(mpi, comm);
+            let comm = Communicator::copy(mpi, comm).and_then(keep_if_shared);
             OpenChoice { calls, comm, info }
         }
     }
@@ -96,6 +96,15 @@ impl OpenChoice {
             unsafe { mpi.free_info(info) };
         }
     }
+}
+
+/// Frees a communicator of one process, which waits for nobody.
+fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
+    if comm.size > 1 {
+        return Some(comm);
+    }
+    comm.free();
+    None
 }
 
 /// Forgets a file that is closed.

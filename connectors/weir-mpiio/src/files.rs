@@ -1,7 +1,7 @@
 //! The files of this process whose collective calls are changed.
 //!
 //! The exchange of a collective call keeps processes in step, and programs rely on it, although MPI promises nothing: a
-//! collective read finds what the collective write before it has written, in any process. So changed calls wait for all
+//! collective read finds what the collective write before it has written, in any process. So collective calls wait for all
 //! processes where reads follow writes, or writes reads: all make the same collective calls on a file in one order.
 //! Writes that follow writes do not wait.
 
@@ -56,8 +56,7 @@ impl CallOrder {
         let is_turn = last
             .replace(direction)
             .is_some_and(|last| last != direction);
-        let comm = self.comm.as_ref().filter(|comm| comm.size > 1);
-        if let Some(comm) = comm.filter(|_| is_turn) {
+        if let Some(comm) = self.comm.as_ref().filter(|_| is_turn) {
             // If MPI fails here, its error handler has heard why, and the call itself says more.
             let _ = comm.highest([0]);
         }

@@ -191,7 +191,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
-        // What this node is publishing, or programs have just written, may be much more, and fill the answer before `offset`.
+        // Runs that this node is publishing, or that programs have just written, may be many more. They can fill the answer
+        // before it reaches `offset`.
         let pending = self.server.node(|node| node.writers().pending_count(local));
         let is_few = map.index.run_count() + pending <= FEW_RUNS && map.knows(0);
         let range = AnswerRange {

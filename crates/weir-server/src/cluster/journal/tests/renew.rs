@@ -73,7 +73,7 @@ fn a_new_journal_that_changes_while_it_is_made_ends_as_the_old_one() {
             match step {
                 2 => drop(create(&mut node, "late")),
                 4 => drop(node.remove_name(root, b"file0").unwrap()),
-                // What the client was lent is shown at the end.
+                // The snapshot shows the client's leases last.
                 5 => node.gone(CLIENT, 5),
                 _ => {}
             }

@@ -272,7 +272,7 @@ fn renames_under_way_are_in_the_journal_and_are_taken_up_again() {
         [1, 1],
         "the old name's lock, and the change of the new one"
     );
-    // What the old name's home is told, if the leader is lost now.
+    // The leader is lost now: the home of the old name learns of that.
     let changes = world.servers[1].journalled().changes;
     let (leader, number) = changes.into_keys().next().expect("the first step");
     let names = world.names(1);

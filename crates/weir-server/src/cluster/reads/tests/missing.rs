@@ -16,7 +16,7 @@ fn fail_a_read(world: &ReadsWorld) {
 }
 
 /// Logs what is missing; returns the files and directories whose paths that took.
-fn told(world: &ReadsWorld) -> Vec<Ino> {
+fn log_missing_files(world: &ReadsWorld) -> Vec<Ino> {
     world.reads().tell_of_missing();
     world.settle();
     assert!(!world.reads().has_missing());
@@ -31,15 +31,15 @@ fn a_file_whose_bytes_do_not_come_is_named_once_until_its_server_is_back() {
         fail_a_read(&world);
     }
     assert!(world.reads().has_missing());
-    assert_eq!(told(&world), [FILE]);
+    assert_eq!(log_missing_files(&world), [FILE]);
     fail_a_read(&world);
-    assert_eq!(told(&world), [], "it is known");
+    assert_eq!(log_missing_files(&world), [], "it is known");
     world.reads().expect_again(Rank(0));
     fail_a_read(&world);
-    assert_eq!(told(&world), [], "that was another server");
+    assert_eq!(log_missing_files(&world), [], "that was another server");
     world.reads().expect_again(HOME);
     fail_a_read(&world);
-    assert_eq!(told(&world), [FILE]);
+    assert_eq!(log_missing_files(&world), [FILE]);
 }
 
 #[test]
@@ -51,14 +51,18 @@ fn a_file_is_named_as_programs_found_it_if_its_home_is_lost() {
     world.server.peers().end_sessions(HOME);
     reads.miss_file(FILE);
     assert_eq!(
-        told(&world),
+        log_missing_files(&world),
         [],
         "no name is known, and its home is not asked"
     );
     reads.expect_again(HOME);
     reads.note_name(FILE, ROOT, b"data");
     reads.miss_file(FILE);
-    assert_eq!(told(&world), [ROOT], "the directory of that name");
+    assert_eq!(
+        log_missing_files(&world),
+        [ROOT],
+        "the directory of that name"
+    );
 }
 
 #[test]
