@@ -2,10 +2,9 @@
 
 mod follow;
 mod helpers;
+mod paths;
 
-use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -26,10 +25,11 @@ use weir_mover::{
 
 use crate::args::{ChoiceArgs, StageArgs, StageDirection, StageFiles};
 use crate::exit::Failure;
-use crate::locate::{elevated_directories, live_run_dir};
+use crate::locate::live_run_dir;
 use crate::{share, supervise};
 use follow::follow;
 use helpers::StageHelpers;
+use paths::ArgumentPaths;
 
 /// The failures that are printed; the summary has all of them.
 pub const SHOWN_FAILURES: usize = 20;
@@ -67,6 +67,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
         |path: &Path| paths.inside(path),
     );
     let mut summary = if is_in {
+        paths.check_patterns(&files.choice)?;
         let rules = PathRules {
             source: &outside,
             target: &inside,
@@ -100,14 +101,6 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     complain(&summary)
 }
 
-/// The meaning of the paths on the command line.
-struct ArgumentPaths {
-    /// Of the instance.
-    prefix: PathBuf,
-    run_dir: PathBuf,
-    here: PathBuf,
-}
-
 /// How the paths of a direction are read.
 struct PathRules<'a> {
     source: &'a dyn Fn(&Path) -> Result<PathBuf, Failure>,
@@ -116,61 +109,6 @@ struct PathRules<'a> {
     pattern: &'a dyn Fn(&str) -> String,
     /// Directories above a target are created.
     make_parents: bool,
-}
-
-impl ArgumentPaths {
-    fn new(prefix: &Path, run_dir: &Path) -> Result<ArgumentPaths> {
-        Ok(ArgumentPaths {
-            prefix: prefix.to_owned(),
-            run_dir: run_dir.to_owned(),
-            here: std::env::current_dir().context("the current directory")?,
-        })
-    }
-
-    /// The path behind the prefix, with a slash before it.
-    fn below(&self, path: &Path) -> Option<PathBuf> {
-        let path = path.as_os_str().as_bytes();
-        let rest = path.strip_prefix(self.prefix.as_os_str().as_bytes())?;
-        match rest {
-            [] => Some(PathBuf::from("/")),
-            [b'/', ..] => Some(PathBuf::from(OsStr::from_bytes(rest))),
-            _ => None,
-        }
-    }
-
-    fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
-        self.below(path).ok_or_else(|| {
-            if self.is_elevated(path) {
-                let (path, run_dir) = (path.display(), self.run_dir.display());
-                return Failure::Refused(format!(
-                    "{path} is in a directory that the instance elevates, whose files programs see: weir run -i {run_dir} \
-                     -- cp -a {path} DESTINATION copies it"
-                ));
-            }
-            Failure::Refused(format!(
-                "{} is not in the instance, whose paths begin with {}",
-                path.display(),
-                self.prefix.display()
-            ))
-        })
-    }
-
-    fn is_elevated(&self, path: &Path) -> bool {
-        let path = self.here.join(path);
-        let path = path.canonicalize().unwrap_or(path);
-        let mut elevated = elevated_directories(&self.run_dir).into_iter();
-        elevated.any(|dir| path.starts_with(dir))
-    }
-
-    fn outside(&self, path: &Path) -> Result<PathBuf, Failure> {
-        match self.below(path) {
-            None => Ok(self.here.join(path)),
-            Some(_) => Err(Failure::Refused(format!(
-                "{} is in the instance, and so is the other end: cp does that in weir run",
-                path.display()
-            ))),
-        }
-    }
 }
 
 /// The pairs that are to be moved; everything that is wrong is said before anything moves.

@@ -5,8 +5,11 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use common::Room;
+use weir_mover::tree::FileTree as _;
+use weir_mover::InstanceTree;
 
 #[test]
 fn one_directory_is_not_elevated_under_two_names() {
@@ -64,6 +67,26 @@ fn a_refusal_names_the_command_that_copies_elevated_files() {
     let stages = ["--stage-in", "in", "--drain-to", "drained", "true"];
     let run = [&["run", "-i", "x"], &stages[..]].concat();
     room.says(122, "-- cp -a SOURCE DESTINATION copies files", &run);
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+/// Of a file that is in the buffer alone, only the directory above has a real path.
+#[test]
+fn a_refusal_knows_a_file_that_is_not_moved_yet() {
+    let room = Room::new();
+    fs::create_dir(room.path().join("e")).unwrap();
+    symlink("e", room.path().join("link")).unwrap();
+    room.ok(&["start", "x", "--elevate", "link"]);
+    let run_dir = room.status("x")["run_dir"].as_str().unwrap().to_owned();
+    let instance = InstanceTree::attach(Path::new(&run_dir)).unwrap();
+    let tree = instance.elevated(0).unwrap();
+    tree.create_part(Path::new("/only"), 0o600).unwrap();
+    for source in ["link/only", "e/only"] {
+        let out = ["stage", "out", "-i", "x", source, "out"];
+        room.says(2, "is in a directory that the instance elevates", &out);
+    }
+    room.ok(&["run", "-i", "x", "true"]);
     room.ok(&["stop", "x"]);
     assert_eq!(room.left_behind(), [""; 0]);
 }
