@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `symbols` | functions and variables of other libraries, by name |
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
+//! | `datatypes` | how a datatype was made |
 //! | `place` | files that live in weir |
 //! | `bugs` | failed assertions of our own, which end a call and not the program |
 //! | this file | messages on standard error, by `complain!` |
@@ -24,6 +25,7 @@ macro_rules! complain {
 }
 
 pub mod bugs;
+pub mod datatypes;
 pub mod mpi;
 pub mod place;
 pub mod symbols;

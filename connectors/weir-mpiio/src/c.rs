@@ -97,6 +97,60 @@ pub unsafe extern "C" fn MPI_File_set_atomicity(file: MpiHandle, is_atomic: c_in
     contain("MPI_File_set_atomicity", work, internal_error)
 }
 
+/// MPI_File_set_view(3).
+///
+/// # Safety
+///
+/// As the standard has it.
+#[no_mangle]
+pub unsafe extern "C" fn MPI_File_set_view(
+    file: MpiHandle,
+    displacement: Offset,
+    etype: MpiHandle,
+    filetype: MpiHandle,
+    representation: *const c_char,
+    info: MpiHandle,
+) -> c_int {
+    let work = || {
+        let Some(mpi) = MpiIo::get() else {
+            return MISSING;
+        };
+        // SAFETY: the handles are valid, or null where MPI refuses that, and all processes of the file call this, by the standard.
+        unsafe {
+            let mut own = None;
+            attempt(|| own = choice::begin_view(mpi.mpi, file, filetype, info));
+            let info = own.unwrap_or(info);
+            let code =
+                (mpi.file_set_view)(file, displacement, etype, filetype, representation, info);
+            if let Some(own) = own {
+                mpi.mpi.free_info(own);
+            }
+            code
+        }
+    };
+    contain("MPI_File_set_view", work, internal_error)
+}
+
+/// MPI_File_set_info(3).
+///
+/// # Safety
+///
+/// As the standard has it.
+#[no_mangle]
+pub unsafe extern "C" fn MPI_File_set_info(file: MpiHandle, info: MpiHandle) -> c_int {
+    let work = || {
+        let Some(mpi) = MpiIo::get() else {
+            return MISSING;
+        };
+        // SAFETY: the handles are valid, or null where MPI refuses that, and all processes of the file call this, by the standard.
+        unsafe {
+            attempt(|| _ = files::note_hints(mpi.mpi, file, info));
+            (mpi.file_set_info)(file, info)
+        }
+    };
+    contain("MPI_File_set_info", work, internal_error)
+}
+
 /// For the connectors of libraries above MPI-IO, which make collective transfers of several calls: begins one on a file, in all
 /// processes that have it open. Not 0 if its calls become independent ones: those that write, or those that read.
 #[no_mangle]

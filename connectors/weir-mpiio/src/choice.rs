@@ -1,4 +1,4 @@
-//! The calls of a file that are changed: chosen when it is opened, and again when its mode changes.
+//! The calls of a file that are changed: chosen when it is opened, and again when its mode, its view or its hints change.
 
 use core::ffi::{c_int, CStr};
 
@@ -8,6 +8,7 @@ use weir_connect::place;
 use crate::atomic;
 use crate::files::{self, ChangedCalls};
 use crate::mpi::{MpiIo, CREATE};
+use crate::view;
 
 /// The calls of a file that is about to be opened.
 #[derive(Debug)]
@@ -107,6 +108,28 @@ fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
     None
 }
 
+/// Before a file gets a view, and the caller's hints with it: which the calls follow. Returns the info object to give it, if it is not the
+/// caller's.
+///
+/// # Safety
+///
+/// All processes of the file's communicator call this; the file is open; the file type and the info object are valid, or null.
+pub unsafe fn begin_view(
+    mpi: &'static Mpi,
+    file: MpiHandle,
+    filetype: MpiHandle,
+    info: MpiHandle,
+) -> Option<MpiHandle> {
+    // SAFETY: the handles are valid or null, and all processes call this, by the caller.
+    unsafe {
+        if !files::note_hints(mpi, file, info) {
+            return None;
+        }
+        let hints = files::note_view(file, view::read_shape(mpi, filetype));
+        (!hints.is_empty()).then(|| mpi.with_hints(info, &hints))?
+    }
+}
+
 /// Forgets a file that is closed.
 pub fn forget(file: MpiHandle) {
     files::forget(file);
@@ -119,8 +142,8 @@ pub fn forget(file: MpiHandle) {
 ///
 /// All processes of the file's communicator call this; the file is open.
 pub unsafe fn change_mode(mpi: &MpiIo, file: MpiHandle, is_atomic: bool) {
-    if let Some(calls) = files::note_atomicity(file, is_atomic) {
+    if let Some(hints) = files::note_atomicity(file, is_atomic) {
         // SAFETY: the file is open, and all its processes call this, by the caller.
-        unsafe { mpi.give_hints(file, &calls.hints()) };
+        unsafe { mpi.give_hints(file, &hints) };
     }
 }

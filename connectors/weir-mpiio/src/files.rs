@@ -17,8 +17,23 @@ const ROMIO: [(&CStr, Direction); 2] = [
     (c"romio_ds_write", Direction::Write),
     (c"romio_ds_read", Direction::Read),
 ];
+/// The value without which ROMIO was never told.
+const USUAL: &CStr = c"automatic";
 /// MPI's own hint (MPI 4.0, section 14.2.8).
 const BUFFERING: &CStr = c"collective_buffering";
+
+/// A name and a value.
+pub type Hint = (&'static CStr, &'static CStr);
+
+/// How far the pieces of a view lie apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ViewShape {
+    /// It has no gaps, or they are left out faster than read.
+    #[default]
+    Sparse,
+    /// Its gaps are read faster than left out.
+    Dense,
+}
 
 /// The collective calls of a file that are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,6 +44,7 @@ pub struct ChangedCalls {
     pub reads: bool,
     /// None of them while it is in atomic mode.
     is_atomic: bool,
+    view: ViewShape,
     /// Of ROMIO's hints, those that are not the user's.
     hints: [bool; ROMIO.len()],
 }
@@ -69,11 +85,13 @@ static FILES: RwLock<Option<HashMap<MpiHandle, ChangedFile>>> = RwLock::new(None
 impl ChangedCalls {
     /// The calls of a file that is not in atomic mode.
     pub fn new(writes: bool, reads: bool) -> ChangedCalls {
-        ChangedCalls {
+        let mut calls = ChangedCalls {
             writes,
             reads,
             ..ChangedCalls::default()
-        }
+        };
+        calls.hints = ROMIO.map(|(_, direction)| calls.has(direction));
+        calls
     }
 
     /// The calls that may be changed as far as the user's hints say. None if there is a file of ROMIO's hints
@@ -105,34 +123,37 @@ impl ChangedCalls {
         }
     }
 
-    /// Leaves the hints alone that the user gave.
+    /// Leaves the hints alone that the user gives.
     ///
     /// # Safety
     ///
     /// A valid info object, or `MPI_INFO_NULL`.
     pub unsafe fn keep_hints(&mut self, mpi: &Mpi, info: MpiHandle) {
-        // SAFETY: the info object is valid or null, by the caller.
-        let is_free = |name: &CStr| unsafe { mpi.hint(info, name).is_none() };
-        self.hints = ROMIO.map(|(name, way)| self.has(way) && is_free(name));
-    }
-
-    /// ROMIO's hints for the file.
-    pub fn hints(self) -> Vec<(&'static CStr, &'static CStr)> {
-        match self.is_atomic {
-            true => self.usual_hints(),
-            false => self.hints_of(c"disable"),
+        for ((name, _), is_own) in ROMIO.iter().zip(&mut self.hints) {
+            // SAFETY: the info object is valid or null, by the caller.
+            *is_own &= unsafe { mpi.hint(info, name).is_none() };
         }
     }
 
-    /// The same hints, as for files elsewhere.
-    pub fn usual_hints(self) -> Vec<(&'static CStr, &'static CStr)> {
-        self.hints_of(c"automatic")
+    /// ROMIO's hints for the file.
+    pub fn hints(self) -> Vec<Hint> {
+        self.hints_with(|direction| match direction {
+            _ if self.is_atomic => USUAL,
+            Direction::Read if self.view == ViewShape::Dense => USUAL,
+            _ => c"disable",
+        })
     }
 
-    fn hints_of(self, value: &'static CStr) -> Vec<(&'static CStr, &'static CStr)> {
+    /// The same hints, as for files elsewhere.
+    pub fn usual_hints(self) -> Vec<Hint> {
+        self.hints_with(|_| USUAL)
+    }
+
+    fn hints_with(self, value: impl Fn(Direction) -> &'static CStr) -> Vec<Hint> {
         let hints = ROMIO.into_iter().zip(self.hints);
         let own = hints.filter(|(_, is_own)| *is_own);
-        own.map(|((name, _), _)| (name, value)).collect()
+        own.map(|((name, direction), _)| (name, value(direction)))
+            .collect()
     }
 }
 
@@ -158,12 +179,60 @@ pub fn forget(file: MpiHandle) {
     }
 }
 
-/// Notes whether a file is in atomic mode. Returns its calls, if any of them are changed.
-pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<ChangedCalls> {
+/// Changes the calls of a file. Returns them, as they are then and as they were, if there are any.
+fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<[ChangedCalls; 2]> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let calls = &mut files.as_mut()?.get_mut(&file)?.calls;
-    calls.is_atomic = is_atomic;
-    Some(*calls)
+    let old = *calls;
+    change(calls);
+    Some([*calls, old])
+}
+
+/// Notes if a file is in atomic mode. Returns the hints for it, if any of its calls are changed.
+pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<Vec<Hint>> {
+    let [calls, _] = change(file, |calls| calls.is_atomic = is_atomic)?;
+    Some(calls.hints())
+}
+
+/// Notes the view that a file gets. Returns its hints, if they are others than before.
+pub fn note_view(file: MpiHandle, view: ViewShape) -> Vec<Hint> {
+    let changed = change(file, |calls| calls.view = view);
+    let [new, old] = changed.unwrap_or_default().map(ChangedCalls::hints);
+    match new == old {
+        true => Vec::new(),
+        false => new,
+    }
+}
+
+/// Notes the hints that the user gives an open file. All its processes call this. False: none of its calls were changed.
+///
+/// # Safety
+///
+/// A valid info object, or `MPI_INFO_NULL`.
+pub unsafe fn note_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) -> bool {
+    let Some(order) = order_of(file) else {
+        return false;
+    };
+    // SAFETY: the info object is valid or null, by the caller.
+    let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
+    let dissents = [wanted.writes, wanted.reads].map(|agrees| i64::from(!agrees));
+    let all = match &order.comm {
+        Some(comm) => comm.highest(dissents),
+        None => Some(dissents),
+    };
+    let [writes, reads] = all.map_or([false; 2], |all| all.map(|dissents| dissents == 0));
+    change(file, |calls| {
+        calls.writes &= writes;
+        calls.reads &= reads;
+        // SAFETY: as above.
+        unsafe { calls.keep_hints(mpi, info) };
+    });
+    true
+}
+
+fn order_of(file: MpiHandle) -> Option<Arc<CallOrder>> {
+    let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
+    Some(Arc::clone(&files.as_ref()?.get(&file)?.order))
 }
 
 /// Begins a collective call on a file, in all its processes. True if it becomes an independent one, for all; then, or where the one

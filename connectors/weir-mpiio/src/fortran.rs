@@ -13,7 +13,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use weir_connect::bugs::{attempt, contain};
-use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, MISSING, SUCCESS};
+use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, Offset, MISSING, SUCCESS};
 use weir_connect::symbols::function;
 
 use crate::atomic;
@@ -23,12 +23,20 @@ use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 
+/// Objects of MPI that are passed to its functions on files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ObjectKind {
+    Communicator,
+    Info,
+    Datatype,
+}
+
 /// MPI and its conversions of handles.
 #[derive(Clone, Copy)]
 struct Conversions {
     mpi: &'static MpiIo,
-    /// `None`: a C handle is the same number (MPICH).
-    comm_and_info_from_fortran: Option<[FromFortran; 2]>,
+    /// Communicators, info objects, datatypes. `None`: a C handle is the same number (MPICH).
+    from_fortran: Option<[FromFortran; 3]>,
     info_to_fortran: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
     file_from_fortran: FromFortran,
 }
@@ -40,15 +48,18 @@ impl Conversions {
         // SAFETY: the types are those of MPI's functions of these names.
         let find = || unsafe {
             let mpi = MpiIo::get()?;
-            let (mut comm_and_info_from_fortran, mut info_to_fortran) = (None, None);
+            let (mut from_fortran, mut info_to_fortran) = (None, None);
             if mpi.mpi.is_openmpi {
-                comm_and_info_from_fortran =
-                    Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
+                from_fortran = Some([
+                    function(c"PMPI_Comm_f2c")?,
+                    function(c"PMPI_Info_f2c")?,
+                    function(c"PMPI_Type_f2c")?,
+                ]);
                 info_to_fortran = Some(function(c"PMPI_Info_c2f")?);
             }
             Some(Conversions {
                 mpi,
-                comm_and_info_from_fortran,
+                from_fortran,
                 info_to_fortran,
                 file_from_fortran: function(c"PMPI_File_f2c")?,
             })
@@ -57,16 +68,16 @@ impl Conversions {
         (found.mpi.mpi.is_openmpi == is_openmpi).then_some(found)
     }
 
-    /// The C handles of a communicator and an info object.
+    /// The C handle of an object of this kind.
     ///
     /// # Safety
     ///
-    /// Valid handles.
-    unsafe fn comm_and_info(&self, comm: Fint, info: Fint) -> [MpiHandle; 2] {
-        match self.comm_and_info_from_fortran {
-            // SAFETY: both handles are valid, by the caller.
-            Some([of_comm, of_info]) => unsafe { [of_comm(comm), of_info(info)] },
-            None => [comm, info].map(|number| number.cast_unsigned() as MpiHandle),
+    /// A valid handle.
+    unsafe fn in_c(&self, kind: ObjectKind, handle: Fint) -> MpiHandle {
+        match self.from_fortran {
+            // SAFETY: the handle is valid, by the caller.
+            Some(of_kinds) => unsafe { of_kinds[kind as usize](handle) },
+            None => handle.cast_unsigned() as MpiHandle,
         }
     }
 
@@ -141,11 +152,23 @@ unsafe fn set_code(code: *mut Fint, value: Fint) {
 
 type FortranClose = unsafe extern "C" fn(*mut Fint, *mut Fint);
 type FortranSetAtomicity = unsafe extern "C" fn(*const Fint, *const Fint, *mut Fint);
+type FortranSetInfo = unsafe extern "C" fn(*const Fint, *const Fint, *mut Fint);
+type FortranSetView<L> = unsafe extern "C" fn(
+    *const Fint,
+    *const Offset,
+    *const Fint,
+    *const Fint,
+    *const c_char,
+    *const Fint,
+    *mut Fint,
+    L,
+);
 
-/// Declares the functions that open, close and change the mode of a file: of Open MPI (`true`) or MPICH, with the type of the
-/// length of a name.
+/// Declares the functions that open and close a file, and change its mode, its view and its hints: of Open MPI (`true`) or MPICH, with the
+/// type of the length of a name.
 macro_rules! file_calls {
-    ($is_openmpi:literal $length:ty: $open:ident $next_open:literal, $close:ident $next_close:literal, $atomicity:ident $next_atomicity:literal) => {
+    ($is_openmpi:literal $length:ty: $open:ident $next_open:literal, $close:ident $next_close:literal, $atomicity:ident $next_atomicity:literal,
+        $view:ident $next_view:literal, $info:ident $next_info:literal) => {
         /// MPI_File_open(3).
         ///
         /// # Safety
@@ -175,7 +198,8 @@ macro_rules! file_calls {
                 };
                 let path = c_name(name, usize::try_from(name_bytes).unwrap_or(0));
                 let path = path.unwrap_or_default();
-                let [comm_in_c, callers] = handles.comm_and_info(*comm, *info);
+                let comm_in_c = handles.in_c(ObjectKind::Communicator, *comm);
+                let callers = handles.in_c(ObjectKind::Info, *info);
                 let mut choice =
                     OpenChoice::make(handles.mpi.mpi, comm_in_c, &path, *mode, callers);
                 let info = handles.info(choice.info(callers));
@@ -252,15 +276,94 @@ macro_rules! file_calls {
                 set_code(code, internal_error())
             });
         }
+
+        /// MPI_File_set_view(3).
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $view(
+            file: *const Fint,
+            displacement: *const Offset,
+            etype: *const Fint,
+            filetype: *const Fint,
+            representation: *const c_char,
+            info: *const Fint,
+            code: *mut Fint,
+            representation_bytes: $length,
+        ) {
+            static NEXT: OnceLock<Option<FortranSetView<$length>>> = OnceLock::new();
+            // SAFETY: each argument is the address of its kind, and `code` null or room for one, by the standard; MPI's
+            // function of this name takes the same.
+            let work = || unsafe {
+                let Some(next) = *NEXT.get_or_init(|| function($next_view)) else {
+                    return set_code(code, MISSING);
+                };
+                let handles = Conversions::get($is_openmpi);
+                let mut own = None;
+                if let Some(handles) = handles {
+                    let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
+                    let info = handles.in_c(ObjectKind::Info, *info);
+                    let file = handles.file(file);
+                    attempt(|| own = choice::begin_view(handles.mpi.mpi, file, filetype, info));
+                }
+                let own = handles.zip(own);
+                let info = own.map_or(*info, |(handles, own)| handles.info(own));
+                next(
+                    file,
+                    displacement,
+                    etype,
+                    filetype,
+                    representation,
+                    &raw const info,
+                    code,
+                    representation_bytes,
+                );
+                if let Some((handles, own)) = own {
+                    handles.mpi.mpi.free_info(own);
+                }
+            };
+            // SAFETY: `code` is null or has room for a code, by the standard.
+            contain(stringify!($view), work, || unsafe {
+                set_code(code, internal_error())
+            });
+        }
+
+        /// MPI_File_set_info(3).
+        ///
+        /// # Safety
+        ///
+        /// As the standard has it.
+        #[no_mangle]
+        pub unsafe extern "C" fn $info(file: *const Fint, info: *const Fint, code: *mut Fint) {
+            static NEXT: OnceLock<Option<FortranSetInfo>> = OnceLock::new();
+            // SAFETY: `file` and `info` are addresses of handles, and `code` null or room for one, by the standard; MPI's
+            // function of this name takes the same.
+            let work = || unsafe {
+                let Some(next) = *NEXT.get_or_init(|| function($next_info)) else {
+                    return set_code(code, MISSING);
+                };
+                if let Some(handles) = Conversions::get($is_openmpi) {
+                    let callers = handles.in_c(ObjectKind::Info, *info);
+                    attempt(|| _ = files::note_hints(handles.mpi.mpi, handles.file(file), callers));
+                }
+                next(file, info, code);
+            };
+            // SAFETY: `code` is null or has room for a code, by the standard.
+            contain(stringify!($info), work, || unsafe {
+                set_code(code, internal_error())
+            });
+        }
     };
 }
 
 file_calls!(true c_int: mpi_file_open_ c"mpi_file_open_", mpi_file_close_ c"mpi_file_close_",
-    mpi_file_set_atomicity_ c"mpi_file_set_atomicity_");
+    mpi_file_set_atomicity_ c"mpi_file_set_atomicity_", mpi_file_set_view_ c"mpi_file_set_view_", mpi_file_set_info_ c"mpi_file_set_info_");
 file_calls!(true c_int: ompi_file_open_f c"ompi_file_open_f", ompi_file_close_f c"ompi_file_close_f",
-    ompi_file_set_atomicity_f c"ompi_file_set_atomicity_f");
+    ompi_file_set_atomicity_f c"ompi_file_set_atomicity_f", ompi_file_set_view_f c"ompi_file_set_view_f", ompi_file_set_info_f c"ompi_file_set_info_f");
 file_calls!(false usize: mpi_file_open_f08_ c"mpi_file_open_f08_", mpi_file_close_f08_ c"mpi_file_close_f08_",
-    mpi_file_set_atomicity_f08_ c"mpi_file_set_atomicity_f08_");
+    mpi_file_set_atomicity_f08_ c"mpi_file_set_atomicity_f08_", mpi_file_set_view_f08_ c"mpi_file_set_view_f08_", mpi_file_set_info_f08_ c"mpi_file_set_info_f08_");
 
 /// The second of two things: a macro repeats it for each of the first.
 macro_rules! replace {

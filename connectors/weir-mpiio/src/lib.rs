@@ -5,12 +5,13 @@
 //! between them ("data sieving"). Both are for storage on which each request is slow. In weir a request costs
 //! microseconds, and the exchange many times that. So for files that live in weir
 //! - a blocking collective call becomes the independent one;
-//! - ROMIO (MPICH, and Open MPI's `romio321`) is told by its hints not to sieve.
+//! - ROMIO (MPICH, and Open MPI's `romio321`) is told by its hints not to sieve, but for reads by a view of small pieces that lie close
+//!   together.
 //!
 //! Bytes of other nodes are read ahead of processes that read at equal distances, as such a call does.
 //!
 //! MPI permits that: a collective call on a file need not synchronise, and the rules of consistency are the same (MPI 4.0,
-//! sections 14.4.1 and 14.6.1). Hints of the user win: a file that is opened with `romio_cb_write=enable`, or
+//! sections 14.4.1 and 14.6.1). Hints of the user win, at the open and later: a file with `romio_cb_write=enable`, or
 //! `collective_buffering=true`, is left alone. So are files in atomic mode, split and nonblocking collectives, and shared file
 //! pointers.
 //!
@@ -22,6 +23,7 @@
 //! | `mpi` | the functions of MPI-IO that are called for other ones |
 //! | `files` | the files of this process whose collective calls are changed |
 //! | `choice` | the choice of these calls |
+//! | `view` | the pieces of a view |
 //! | `atomic` | files in atomic mode, which other nodes read at once |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
 //! | `fortran` | those that Fortran programs call, where these do not call `c` |
@@ -32,3 +34,4 @@ mod choice;
 mod files;
 mod fortran;
 mod mpi;
+mod view;

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, CStr};
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::mpi::{Mpi, MpiHandle, Offset};
 use weir_connect::symbols::function;
 
 /// `MPI_MODE_CREATE`, of MPICH and of Open MPI.
@@ -13,6 +13,14 @@ type MpiFileOpen =
     unsafe extern "C" fn(MpiHandle, *const c_char, c_int, MpiHandle, *mut MpiHandle) -> c_int;
 type MpiFileClose = unsafe extern "C" fn(*mut MpiHandle) -> c_int;
 type MpiSetInfo = unsafe extern "C" fn(MpiHandle, MpiHandle) -> c_int;
+type MpiSetView = unsafe extern "C" fn(
+    MpiHandle,
+    Offset,
+    MpiHandle,
+    MpiHandle,
+    *const c_char,
+    MpiHandle,
+) -> c_int;
 type MpiSetAtomicity = unsafe extern "C" fn(MpiHandle, c_int) -> c_int;
 
 /// MPI, with what it does on files.
@@ -23,7 +31,8 @@ pub struct MpiIo {
     pub file_open: MpiFileOpen,
     pub file_close: MpiFileClose,
     pub file_set_atomicity: MpiSetAtomicity,
-    file_set_info: MpiSetInfo,
+    pub file_set_info: MpiSetInfo,
+    pub file_set_view: MpiSetView,
 }
 
 impl MpiIo {
@@ -38,6 +47,7 @@ impl MpiIo {
                 file_close: function(c"PMPI_File_close")?,
                 file_set_atomicity: function(c"PMPI_File_set_atomicity")?,
                 file_set_info: function(c"PMPI_File_set_info")?,
+                file_set_view: function(c"PMPI_File_set_view")?,
             })
         };
         MPI.get_or_init(find).as_ref()

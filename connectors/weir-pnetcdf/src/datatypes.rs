@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void, CStr};
 
 use weir_arrays::element::ElementType;
+use weir_connect::datatypes::DatatypeReader;
 use weir_connect::mpi::{Mpi, MpiHandle, Offset, SUCCESS};
 use weir_connect::symbols::{find_symbol, function, Search};
 
@@ -51,22 +52,9 @@ const DATATYPES: [Datatype; 29] = [
 /// `MPI_DATATYPE_NULL` (in PnetCDF: the variable's own type).
 const NULL: (u32, &CStr) = (0x0c00_0000, c"ompi_mpi_datatype_null");
 
-/// `MPI_COMBINER_NAMED`, of MPICH and of Open MPI.
-const NAMED: [c_int; 2] = [1, 0];
 /// The deepest nesting of derived datatypes that is looked through.
 const MAX_DEPTH: usize = 32;
 
-type TypeEnvelope =
-    unsafe extern "C" fn(MpiHandle, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int;
-type TypeContents = unsafe extern "C" fn(
-    MpiHandle,
-    c_int,
-    c_int,
-    c_int,
-    *mut c_int,
-    *mut isize,
-    *mut c_void,
-) -> c_int;
 type PackElements = unsafe extern "C" fn(
     *const c_void,
     c_int,
@@ -95,11 +83,9 @@ pub struct Datatypes {
     known: Vec<(MpiHandle, ElementType)>,
     null: MpiHandle,
     comm_self: MpiHandle,
-    envelope: TypeEnvelope,
-    contents: TypeContents,
+    reader: DatatypeReader,
     pack: PackElements,
     unpack: UnpackElements,
-    free: unsafe extern "C" fn(*mut MpiHandle) -> c_int,
     /// True where a handle is an `int`: the upper half of a word may be anything.
     is_half: bool,
 }
@@ -120,11 +106,9 @@ impl Datatypes {
                 known: known.collect::<Option<_>>()?,
                 null: handle(NULL.0, NULL.1)?,
                 comm_self: handle(COMM_SELF.0, COMM_SELF.1)?,
-                envelope: function(c"PMPI_Type_get_envelope")?,
-                contents: function(c"PMPI_Type_get_contents")?,
+                reader: DatatypeReader::find(mpi)?,
                 pack: function(c"PMPI_Pack")?,
                 unpack: function(c"PMPI_Unpack")?,
-                free: function(c"PMPI_Type_free")?,
                 is_half: !mpi.is_openmpi,
             })
         }
@@ -180,70 +164,11 @@ impl Datatypes {
         if depth == MAX_DEPTH {
             return None;
         }
-        // SAFETY: the datatype is valid, by the caller.
-        let [integers, addresses, datatypes] = unsafe { self.list_lengths(datatype)? };
-        if datatypes < 1 {
-            return None;
-        }
-        let room = |count: c_int| usize::try_from(count).unwrap_or(0);
-        let mut integer_list = vec![0 as c_int; room(integers)];
-        let mut address_list = vec![0_isize; room(addresses)];
-        // A handle is a word, or half of one.
-        let mut inner = vec![0 as MpiHandle; room(datatypes)];
-        // SAFETY: the datatype is derived, and each list has the room that MPI named for it.
-        let code = unsafe {
-            (self.contents)(
-                datatype,
-                integers,
-                addresses,
-                datatypes,
-                integer_list.as_mut_ptr(),
-                address_list.as_mut_ptr(),
-                inner.as_mut_ptr().cast(),
-            )
-        };
-        if code != SUCCESS {
-            return None;
-        }
-        let mut handles = inner;
-        if self.is_half {
-            let halves: Vec<u8> = handles.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let halves = halves.chunks_exact(4).take(room(datatypes));
-            let whole = |half: &[u8]| u32::from_ne_bytes(half.try_into().expect("four bytes"));
-            handles = halves.map(|half| whole(half) as MpiHandle).collect();
-        }
-        // SAFETY: MPI gave the handles; derived ones are new references, which are freed.
+        // SAFETY: the datatype is valid, by the caller, and so is one that it was made of, as long as this is.
         unsafe {
-            let found = self.first_element(handles[0], depth + 1);
-            for handle in &mut handles {
-                if self.list_lengths(*handle).is_some() {
-                    (self.free)(&raw mut *handle);
-                }
-            }
-            found
+            let made = self.reader.read(datatype)?;
+            self.first_element(*made.datatypes.first()?, depth + 1)
         }
-    }
-
-    /// The lengths of the lists that a derived datatype was made of: integers, addresses, datatypes. `None`: it is predefined, or
-    /// MPI does not know it.
-    ///
-    /// # Safety
-    ///
-    /// A valid datatype.
-    unsafe fn list_lengths(&self, datatype: MpiHandle) -> Option<[c_int; 3]> {
-        let (mut integers, mut addresses, mut datatypes, mut combiner) = (0, 0, 0, 0);
-        // SAFETY: the datatype is valid, by the caller; there is room for four numbers.
-        let code = unsafe {
-            (self.envelope)(
-                datatype,
-                &raw mut integers,
-                &raw mut addresses,
-                &raw mut datatypes,
-                &raw mut combiner,
-            )
-        };
-        let is_named = combiner == NAMED[usize::from(!self.is_half)];
-        (code == SUCCESS && !is_named).then_some([integers, addresses, datatypes])
     }
 
     /// The elements of so many of a datatype in memory, one after the other: so many bytes in all. `None`: they are of another

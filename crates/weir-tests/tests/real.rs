@@ -193,6 +193,13 @@ const PROGRAMS: &[Need] = &[
 ];
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
+const MPI_FORTRAN: &[Need] = &[
+    needs::GFORTRAN,
+    needs::MPICH_RUN,
+    needs::MPICH_CC,
+    needs::OPENMPI_RUN,
+    needs::OPENMPI_CC,
+];
 const HDF5_BUILT: &[Need] = &[
     needs::MPICH_RUN,
     needs::MPICH_CC,
@@ -338,6 +345,7 @@ const CHECKS: &[Check] = &[
     mpi("mpi::connector_mpich", "connector", "mpich", MPICH).compiled(&[(CONNECTOR, Compiler::Mpich)]),
     mpi("mpi::connector_openmpi", "connector", "openmpi", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
     mpi("mpi::connector_openmpi_romio", "connector", "openmpi-romio", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
+    shell("mpi::fortran_by_three_bindings", "shell/mpi_fortran.sh", MPI_FORTRAN),
     mpi("mpi::parallel_hdf5_mpich_and_h5dump",
         "phdf5", "mpich", &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS])
         .compiled(&[(PHDF5, Compiler::Hdf5Mpich)]),

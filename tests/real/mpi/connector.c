@@ -104,6 +104,127 @@ static void check_steps(const char *path)
 	free(buffer);
 }
 
+/* Reads a file whose byte at each offset is that of round 0 by a view, independently and collectively. */
+static void read_by(MPI_File file, MPI_Datatype view, const char *name, const char *expected, MPI_Info info, const char *hint)
+{
+	enum { MOST = 64 << 10 };
+	int bytes, pieces = 0, wrong = 0;
+	MPI_Aint lower_bound, extent;
+	MPI_Status status;
+	unsigned char *memory = calloc(2, MOST), *want = calloc(2, MOST);
+	MUST(memory && want);
+	MPI(MPI_Type_commit(&view));
+	MPI(MPI_Type_size(view, &bytes));
+	MPI(MPI_Type_get_extent(view, &lower_bound, &extent));
+	MUST(2 * bytes <= MOST);
+	MPI(MPI_File_set_view(file, rank, MPI_BYTE, view, "native", info));
+#ifdef OPEN_MPI
+	/* Its ROMIO gets hints that come with a view, but MPI_File_get_info does not tell them. */
+	(void)hint, (void)expected;
+#else
+	ALL(has_hint(file, hint, expected), "%s: %s is %s", name, hint, expected);
+#endif
+	/* MPI itself says which bytes of an image of the file a view has. */
+	unsigned char *image = malloc(2 * extent);
+	MUST(image);
+	for (long i = 0; i < 2 * extent; i++)
+		image[i] = byte_of(0, i + rank);
+	MPI(MPI_Pack(image, 2, view, want, MOST, &pieces, MPI_COMM_SELF));
+	MPI(MPI_File_read_at(file, 0, memory, 2 * bytes, MPI_BYTE, &status));
+	for (int i = 0; i < 2 * bytes; i++)
+		wrong += memory[i] != want[i];
+	memset(memory, 0, MOST);
+	MPI(MPI_File_read_at_all(file, 0, memory, 2 * bytes, MPI_BYTE, &status));
+	for (int i = 0; i < 2 * bytes; i++)
+		wrong += memory[i] != want[i];
+	ALL(wrong == 0 && pieces == 2 * bytes, "%s: %d wrong", name, wrong);
+	MPI(MPI_Type_free(&view));
+	free(image);
+	free(memory);
+	free(want);
+}
+
+/* Views of all kinds: of small pieces that lie close together, and of others. Hints of the user that come with a view win. */
+static void check_views(const char *path, int on_weir)
+{
+	enum { LENGTH = 1 << 20 };
+	const char *const ours = on_weir ? "disable" : "automatic", *const usual = "automatic", *const read = "romio_ds_read";
+	int lengths[] = {3, 0, 5}, places[] = {0, 40, 70}, sizes[] = {40, 50}, parts[] = {20, 7}, starts[] = {3, 4};
+	MPI_Aint bytes[] = {0, 300, 400};
+	MPI_Datatype view, inner, types[] = {MPI_INT, MPI_CHAR, MPI_DOUBLE};
+	MPI_Status status;
+	MPI_Info info;
+	MPI_File file = open_with(path, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, NULL, NULL);
+	unsigned char *buffer = malloc(LENGTH);
+	MUST(buffer);
+	for (int i = 0; i < LENGTH; i++)
+		buffer[i] = byte_of(0, i);
+	MPI(MPI_File_write_at_all(file, rank ? LENGTH : 0, buffer, rank ? 0 : LENGTH, MPI_BYTE, &status));
+	MPI(MPI_File_sync(file));
+	MPI(MPI_Barrier(MPI_COMM_WORLD));
+	MPI(MPI_File_sync(file));
+
+	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "small pieces", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_vector(10, 8, 30000, MPI_BYTE, &view));
+	read_by(file, view, "far apart", ours, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_hvector(5, 2, 64, MPI_DOUBLE, &view));
+	read_by(file, view, "close together", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_contiguous(1000, MPI_DOUBLE, &view));
+	read_by(file, view, "no gaps", ours, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_resized(MPI_INT, 0, 100, &view));
+	read_by(file, view, "one of many", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_resized(MPI_INT, 0, 100, &inner));
+	MPI(MPI_Type_contiguous(20, inner, &view));
+	MPI(MPI_Type_free(&inner));
+	read_by(file, view, "gaps within", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_resized(MPI_INT, 0, 9000, &inner));
+	MPI(MPI_Type_vector(4, 2, 3, inner, &view));
+	MPI(MPI_Type_free(&inner));
+	read_by(file, view, "large gaps within", ours, MPI_INFO_NULL, read);
+	MPI(MPI_Type_indexed(3, lengths, places, MPI_INT, &view));
+	read_by(file, view, "indexed", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_hindexed(3, lengths, bytes, MPI_INT, &view));
+	read_by(file, view, "indexed by bytes", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_indexed_block(3, 2, places, MPI_INT, &view));
+	read_by(file, view, "blocks", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_struct(3, lengths, bytes, types, &inner));
+	MPI(MPI_Type_dup(inner, &view));
+	MPI(MPI_Type_free(&inner));
+	read_by(file, view, "a structure", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_C, MPI_DOUBLE, &view));
+	read_by(file, view, "a part of an array", usual, MPI_INFO_NULL, read);
+	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_FORTRAN, MPI_DOUBLE, &view));
+	read_by(file, view, "a part of a Fortran array", usual, MPI_INFO_NULL, read);
+	sizes[1] = 5000;
+	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_C, MPI_CHAR, &view));
+	read_by(file, view, "a part of long rows", ours, MPI_INFO_NULL, read);
+
+	MPI(MPI_Info_create(&info));
+	MPI(MPI_Info_set(info, "romio_ds_read", "enable"));
+	MPI(MPI_Type_vector(10, 8, 30000, MPI_BYTE, &view));
+	read_by(file, view, "the user's hint", "enable", info, read);
+	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "and it stays", "enable", MPI_INFO_NULL, read);
+	MPI(MPI_Info_set(info, "romio_cb_read", "enable"));
+	MPI(MPI_Info_set(info, "romio_cb_write", "enable"));
+	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "an exchange", "enable", info, "romio_cb_write");
+	MPI(MPI_Info_free(&info));
+	MPI(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+	write_and_read(file, 7, 0);
+	MPI(MPI_File_close(&file));
+
+	file = open_with(path, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, NULL, NULL);
+	MPI(MPI_Info_create(&info));
+	MPI(MPI_Info_set(info, "collective_buffering", "true"));
+	MPI(MPI_File_set_info(file, info));
+	MPI(MPI_Info_free(&info));
+	write_and_read(file, 8, 1);
+	MPI(MPI_File_close(&file));
+	free(buffer);
+}
+
 int main(int argc, char **argv)
 {
 	mpi_check_begin(argc, argv);
@@ -137,6 +258,7 @@ int main(int argc, char **argv)
 	file = open_with(path, MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, "collective_buffering", "true");
 	write_and_read(file, 6, 0);
 	MPI(MPI_File_close(&file));
+	check_views(path, on_weir);
 	ALL(access(path, F_OK) != 0, "deleted on close");
 
 	check_steps(in_dir("steps"));

@@ -1,0 +1,238 @@
+//! How a datatype was made: MPI_Type_get_envelope(3), MPI_Type_get_contents(3), found at run time.
+
+use core::ffi::{c_int, c_void};
+
+use crate::mpi::{Count, Mpi, MpiHandle, SUCCESS};
+use crate::symbols::function;
+
+type TypeEnvelope =
+    unsafe extern "C" fn(MpiHandle, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int;
+type LargeTypeEnvelope = unsafe extern "C" fn(
+    MpiHandle,
+    *mut Count,
+    *mut Count,
+    *mut Count,
+    *mut Count,
+    *mut c_int,
+) -> c_int;
+type TypeContents = unsafe extern "C" fn(
+    MpiHandle,
+    c_int,
+    c_int,
+    c_int,
+    *mut c_int,
+    *mut isize,
+    *mut c_void,
+) -> c_int;
+
+/// The kind of call that makes a derived datatype. The kinds that differ in the unit of their displacements are one here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Combiner {
+    /// MPI_Type_dup(3).
+    Dup,
+    /// MPI_Type_contiguous(3).
+    Contiguous,
+    /// MPI_Type_vector(3), MPI_Type_create_hvector(3).
+    Vector,
+    /// MPI_Type_indexed(3), MPI_Type_create_hindexed(3).
+    Indexed,
+    /// MPI_Type_create_indexed_block(3), MPI_Type_create_hindexed_block(3).
+    IndexedBlock,
+    /// MPI_Type_create_struct(3).
+    Struct,
+    /// MPI_Type_create_subarray(3).
+    Subarray,
+    /// MPI_Type_create_resized(3).
+    Resized,
+    /// Another one.
+    Other,
+}
+
+impl Combiner {
+    /// By its number in MPICH's ABI (mpich.org/abi); `None`: the datatype is predefined. In Open MPI each number is lower by one.
+    fn from_number(number: c_int) -> Option<Combiner> {
+        Some(match number {
+            1 => return None,
+            2 => Combiner::Dup,
+            3 => Combiner::Contiguous,
+            4..=6 => Combiner::Vector,
+            7..=9 => Combiner::Indexed,
+            10 | 19 => Combiner::IndexedBlock,
+            11 | 12 => Combiner::Struct,
+            13 => Combiner::Subarray,
+            18 => Combiner::Resized,
+            _ => Combiner::Other,
+        })
+    }
+}
+
+/// The call that made a derived datatype, with its arguments.
+#[derive(Debug)]
+pub struct Construction<'r> {
+    /// The kind of call.
+    pub combiner: Combiner,
+    /// In the order of MPI's standard (MPI 4.0, section 5.1.13).
+    pub integers: Vec<c_int>,
+    /// Each is valid as long as this.
+    pub datatypes: Vec<MpiHandle>,
+    reader: &'r DatatypeReader,
+}
+
+impl Drop for Construction<'_> {
+    fn drop(&mut self) {
+        for datatype in &mut self.datatypes {
+            // SAFETY: MPI gave the handle. Those of derived datatypes are new references, and one without a datatype within it
+            // may be a predefined one that has no name (of Fortran, by precision), which is never freed.
+            unsafe {
+                let lists = self.reader.lists(*datatype);
+                if lists.is_some_and(|lists| lists.datatypes > 0) {
+                    (self.reader.free)(&raw mut *datatype);
+                }
+            }
+        }
+    }
+}
+
+/// The lengths of the lists of arguments.
+#[derive(Clone, Copy, Debug)]
+struct ListLengths {
+    combiner: Combiner,
+    integers: c_int,
+    addresses: c_int,
+    datatypes: c_int,
+}
+
+/// The functions that tell how a datatype was made.
+#[derive(Clone, Copy, Debug)]
+pub struct DatatypeReader {
+    envelope: TypeEnvelope,
+    /// MPI 4.0. Without it there are no datatypes that the other one refuses.
+    large_envelope: Option<LargeTypeEnvelope>,
+    contents: TypeContents,
+    free: unsafe extern "C" fn(*mut MpiHandle) -> c_int,
+    is_openmpi: bool,
+}
+
+impl DatatypeReader {
+    /// `None`: this MPI lacks a function.
+    pub fn find(mpi: &Mpi) -> Option<DatatypeReader> {
+        // SAFETY: the types are those of MPI's functions of these names.
+        unsafe {
+            Some(DatatypeReader {
+                envelope: function(c"PMPI_Type_get_envelope")?,
+                large_envelope: function(c"PMPI_Type_get_envelope_c"),
+                contents: function(c"PMPI_Type_get_contents")?,
+                free: function(c"PMPI_Type_free")?,
+                is_openmpi: mpi.is_openmpi,
+            })
+        }
+    }
+
+    /// The call that made a datatype. `None`: it is predefined, MPI does not know it, or it was made with large counts (MPI 4.0).
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    pub unsafe fn read(&self, datatype: MpiHandle) -> Option<Construction<'_>> {
+        // SAFETY: the datatype is valid, by the caller.
+        let lists = unsafe { self.lists(datatype)? };
+        let room = |count: c_int| usize::try_from(count).unwrap_or(0);
+        let mut integers = vec![0 as c_int; room(lists.integers)];
+        let mut addresses = vec![0_isize; room(lists.addresses)];
+        // A handle is a word, or half of one.
+        let mut handles = vec![0 as MpiHandle; room(lists.datatypes)];
+        // SAFETY: the datatype is derived, and each list has the room that MPI named for it.
+        let code = unsafe {
+            (self.contents)(
+                datatype,
+                lists.integers,
+                lists.addresses,
+                lists.datatypes,
+                integers.as_mut_ptr(),
+                addresses.as_mut_ptr(),
+                handles.as_mut_ptr().cast(),
+            )
+        };
+        if code != SUCCESS {
+            return None;
+        }
+        if !self.is_openmpi {
+            handles = halves_of(&handles);
+        }
+        Some(Construction {
+            combiner: lists.combiner,
+            integers,
+            datatypes: handles,
+            reader: self,
+        })
+    }
+
+    /// `None`: as of [`DatatypeReader::read`].
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    unsafe fn lists(&self, datatype: MpiHandle) -> Option<ListLengths> {
+        let (mut integers, mut addresses, mut datatypes, mut number) = (0, 0, 0, 0);
+        if let Some(envelope) = self.large_envelope {
+            let mut counts = [0; 4];
+            let [integers, addresses, large, datatypes] = &mut counts;
+            // SAFETY: the datatype is valid, by the caller; there is room for five numbers.
+            let code = unsafe {
+                envelope(
+                    datatype,
+                    integers,
+                    addresses,
+                    large,
+                    datatypes,
+                    &raw mut number,
+                )
+            };
+            // MPI's error handler would end the program if it were asked for the contents of one with large counts.
+            if code != SUCCESS || counts[2] != 0 {
+                return None;
+            }
+        }
+        // SAFETY: the datatype is valid, by the caller; there is room for four numbers.
+        let code = unsafe {
+            (self.envelope)(
+                datatype,
+                &raw mut integers,
+                &raw mut addresses,
+                &raw mut datatypes,
+                &raw mut number,
+            )
+        };
+        if code != SUCCESS {
+            return None;
+        }
+        Some(ListLengths {
+            combiner: Combiner::from_number(number + c_int::from(self.is_openmpi))?,
+            integers,
+            addresses,
+            datatypes,
+        })
+    }
+}
+
+/// As many handles of half a word, which MPI has put into the first half of a list of words.
+fn halves_of(words: &[MpiHandle]) -> Vec<MpiHandle> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let halves = bytes.chunks_exact(4).take(words.len());
+    let whole = |half: &[u8]| u32::from_ne_bytes(half.try_into().expect("four bytes"));
+    halves.map(|half| whole(half) as MpiHandle).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_of_half_a_word_are_told_apart() {
+        let mut words = [0_usize; 3];
+        // SAFETY: three numbers of four bytes fit into three words.
+        unsafe { words.as_mut_ptr().cast::<[u32; 3]>().write([7, 8, 9]) };
+        assert_eq!(halves_of(&words), [7, 8, 9]);
+        assert_eq!(halves_of(&[]), []);
+    }
+}
