@@ -13,6 +13,7 @@
 //!
 //! Invariant: nobody removes a directory with something mounted below it ([`clear_below`]).
 
+use std::ffi::OsString;
 use std::io::{BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use weir_launch::server::{read_line, to_line};
 
 use crate::args::MountArgs;
 use crate::exit::Failure;
+use crate::linked::{find_program, ProgramKind};
 use crate::locate::live_run_dir;
 
 /// A line that the process of a mount says.
@@ -60,6 +62,27 @@ pub fn obstacle() -> Option<&'static str> {
     let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file());
     let may = mount_right::may_mount() || helper();
     (!may).then_some("there is no fusermount3, which mounts for users")
+}
+
+/// Why a command finds no file of the instance under the prefix, if its first word tells: it sees the kernel mount alone, which is
+/// elsewhere, or not there.
+pub fn not_seen_by(command: &[OsString], run_dir: &Path) -> Option<String> {
+    let program = find_program(Path::new(command.first()?))?;
+    let reason = ProgramKind::read(&program).ok()?.obstacle()?;
+    let place = match find_mount_point(run_dir) {
+        None => "it does not see the instance, which is not mounted".to_owned(),
+        Some(dir) if dir.starts_with(run_dir) => {
+            format!(
+                "it sees the instance only where that is mounted, at {}",
+                dir.display()
+            )
+        }
+        Some(_) => return None,
+    };
+    Some(format!(
+        "{} {reason}: {place} (docs/GUIDE.md, \"Programs that need the kernel mount\")",
+        program.display()
+    ))
 }
 
 /// `weir mount`.

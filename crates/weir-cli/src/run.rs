@@ -26,7 +26,7 @@ use crate::locate::{elevated_directories, living, remains_of, run_dir_of};
 use crate::report::DrainedFiles;
 use crate::run_stages::RunStages;
 use crate::transfers::finish_transfers;
-use crate::{inject, limits, namespace, prefetch, report, supervise};
+use crate::{inject, limits, mount, namespace, prefetch, report, supervise};
 
 /// The libraries that a command gets.
 pub fn libraries(
@@ -408,6 +408,9 @@ fn run_in(
 ) -> Result<CommandOutcome, Failure> {
     let variables = inject::variables(run_dir, libraries, env)?;
     if let Some(warning) = limits::too_small_for(run_dir) {
+        errln!("weir: warning: {warning}");
+    }
+    if let Some(warning) = mount::not_seen_by(&args.command, run_dir) {
         errln!("weir: warning: {warning}");
     }
     let status = supervise::run(&args.command, &variables, &[])?;

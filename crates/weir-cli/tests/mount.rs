@@ -359,3 +359,39 @@ fn a_namespace_has_the_prefix() {
         "not empty",
     );
 }
+
+/// A program that the client cannot be put into is told before it starts, unless it finds the instance all the same.
+#[test]
+fn a_static_program_is_told_where_it_finds_the_instance() {
+    let Some(room) = room() else {
+        return;
+    };
+    room.write("main.c", "int main(void) { return 3; }\n");
+    let compiled = std::process::Command::new("cc")
+        .args(["-static", "-o", "program", "main.c"])
+        .current_dir(room.path())
+        .status();
+    assert!(compiled.unwrap().success());
+    let run = ["run", "--", "./program"];
+    room.says(
+        3,
+        "is linked statically: it sees the instance only where",
+        &run,
+    );
+    let unmounted = ["run", "--set", "mount.kernel=never", "--", "./program"];
+    room.says(
+        3,
+        "does not see the instance, which is not mounted",
+        &unmounted,
+    );
+    fs::create_dir(room.path().join("here")).unwrap();
+    let here = room.path().join("here");
+    let mounted = ["run", "--mount", here.to_str().unwrap(), "--", "./program"];
+    let said = room.ends(3, &mounted);
+    assert!(!said.err.contains("statically"), "{said:?}");
+    let doctor = room.run(&["doctor", "./program"]);
+    assert!(
+        doctor.out.contains("program is linked statically"),
+        "{doctor:?}"
+    );
+}

@@ -131,7 +131,7 @@ impl Examined<'_> {
             found = format!("{found}; for commands that start a program linked with HDF5 and MPI; --connectors all: for all");
         }
         if let (Some(linked), Some(traits)) = (self.linked, traits) {
-            found = format!("{found}; {}", linked_in_words(linked, traits.wraps));
+            found = format!("{found}; {}", linked_in_words(linked, traits, self.choice));
         }
         Finding::ok(CHECK, found)
     }
@@ -146,16 +146,38 @@ impl Examined<'_> {
     }
 }
 
-fn linked_in_words(linked: &LinkedLibraries, wraps: &[&str]) -> String {
-    match linked {
-        Ok(names) => match linked::find_library(names, wraps) {
-            Some(name) => format!("the program has {name}"),
-            None => "the program is not linked with what it wraps, and may load that later, as Python does, or start \
-                     another one, as mpiexec does"
-                .to_owned(),
-        },
-        Err(why) => format!("what the program is linked with is not known: {why}"),
+fn linked_in_words(
+    linked: &LinkedLibraries,
+    traits: &ConnectorTraits,
+    choice: ConnectorChoice,
+) -> String {
+    let names = match linked {
+        Ok(names) => names,
+        Err(why) => return format!("the libraries of the program are not known: {why}"),
+    };
+    let Some(name) = linked::find_library(names, traits.wraps) else {
+        return "the program is not linked with what it wraps, and may load that later, as Python does, or start another one, \
+                as mpiexec does"
+            .to_owned();
+    };
+    let obstacle = match traits.name {
+        "hdf5" => hdf5_obstacle(names, name, choice),
+        _ => None,
+    };
+    match obstacle {
+        Some(obstacle) => format!("it does nothing: the program has {name}, {obstacle}"),
+        None => format!("the program has {name}"),
     }
+}
+
+/// The reason why the connector of HDF5 does nothing for a program with this HDF5, if there is one.
+fn hdf5_obstacle(names: &[String], hdf5: &str, choice: ConnectorChoice) -> Option<&'static str> {
+    if linked::has_renamed_hdf5(names) {
+        return Some("and an HDF5 whose functions have other names");
+    }
+    let is_for_parallel = choice == ConnectorChoice::Linked;
+    let is_left_out = is_for_parallel && linked::find_library(names, linked::MPI).is_none();
+    linked::old_hdf5(hdf5).or(is_left_out.then_some("and no MPI: --connectors all"))
 }
 
 #[cfg(test)]
@@ -224,10 +246,27 @@ mod tests {
 
     #[test]
     fn a_linked_library_is_named() {
-        let mpi = Ok(vec!["libmpi.so.40".to_owned()]);
-        assert_eq!(
-            linked_in_words(&mpi, TRAITS[0].wraps),
-            "the program has libmpi.so.40"
-        );
+        let [mpiio, hdf5, _] = TRAITS else {
+            panic!("another connector");
+        };
+        let words = |names: &[&str], traits| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            linked_in_words(&Ok(names.collect()), traits, ConnectorChoice::Linked)
+        };
+        let (mpi, new) = ("libmpi.so.40", "libhdf5.so.310.5.0");
+        assert_eq!(words(&[mpi], mpiio), "the program has libmpi.so.40");
+        assert!(words(&[new], mpiio).contains("is not linked with"));
+        assert!(words(&[mpi, new], hdf5).starts_with("the program has libhdf5.so"));
+        for (names, why) in [
+            (&[mpi, "libhdf5_openmpi.so.103"][..], "before 1.12"),
+            (&[new], "no MPI"),
+            (&[mpi, new, "libvtkhdf5.so.9"], "other names"),
+        ] {
+            let found = words(names, hdf5);
+            assert!(
+                found.starts_with("it does nothing") && found.contains(why),
+                "{found}"
+            );
+        }
     }
 }

@@ -18,6 +18,7 @@ mod libfabric;
 mod limits;
 mod nodes;
 mod preload;
+mod program;
 mod system;
 
 use std::fmt::Write as _;
@@ -33,6 +34,7 @@ fn examine(examined: &MachineReport<'_>, program: Option<&Path>) -> Vec<Finding>
     let mut findings = system::check(examined);
     findings.extend(limits::check(examined));
     findings.extend(preload::check(examined));
+    findings.extend(program.map(program::check));
     findings.extend(connectors::check(examined, program));
     findings.extend(nodes::check(examined));
     findings.push(libfabric::check(examined));
