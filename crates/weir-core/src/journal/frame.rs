@@ -23,7 +23,7 @@ use crate::types::Rank;
 /// The first bytes of a journal.
 pub const MAGIC: [u8; 8] = *b"weirjrnl";
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The position of the end.
 pub const END_AT: usize = 64;
 /// Bytes of the head, with the end.

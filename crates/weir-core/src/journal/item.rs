@@ -195,6 +195,19 @@ pub enum Item<'a> {
     XattrGone(Ino, &'a [u8]),
     /// Programs of this user may be clients as well.
     UserAdmitted(u32),
+    /// A file or symbolic link has lost a name: it was removed, or renamed, or another one was renamed to it.
+    NameLost {
+        /// The time, ns since 1970.
+        at_ns: i64,
+        /// The directory, with its number everywhere.
+        dir: Ino,
+        /// The name.
+        name: &'a [u8],
+        /// The inode.
+        ino: Ino,
+        /// Another inode has the name since then.
+        is_replaced: bool,
+    },
 }
 
 /// A name that a rename of two steps has locked.

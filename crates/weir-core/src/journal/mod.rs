@@ -46,7 +46,10 @@ mod tests;
 pub use frame::{frames, Head, TornFrame, HEAD_BYTES, VERSION};
 pub use item::{encode, CellMark, InodeImage, Item, LockedName, NameChange};
 pub use published::PublishedBytes;
-pub use state::{AttachedCell, Cluster, EntryImage, LentSegment, PublishAnswers, State};
+pub use state::{
+    AttachedCell, Cluster, EntryImage, LentSegment, LostNameImage, PublishAnswers, State,
+    MOST_LOST_NAMES,
+};
 
 use crate::types::Ino;
 

@@ -48,6 +48,24 @@ pub struct LentSegment {
     pub len: u64,
 }
 
+/// The most lost names that are kept: the last ones.
+pub const MOST_LOST_NAMES: usize = 16 << 10;
+
+/// A name that a file or link has lost. In the order of the times.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LostNameImage {
+    /// The time, ns since 1970.
+    pub at_ns: i64,
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+    /// Another inode has the name since then.
+    pub is_replaced: bool,
+}
+
 /// The answers to publishes, by the number of the publish and by its part: the bytes that it freed.
 pub type PublishAnswers = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
 
@@ -80,6 +98,8 @@ pub struct Cluster {
     pub placed: BTreeMap<Ino, Placement>,
     /// Directories all of whose entries it has.
     pub has_all: BTreeSet<Ino>,
+    /// The last names that files and links have lost.
+    pub lost: BTreeSet<LostNameImage>,
 }
 
 /// The state of a server.
@@ -347,6 +367,24 @@ impl State {
             }
             Item::CalledOffForgotten(rank) => {
                 self.cluster.called_off.retain(|(leader, _)| leader != rank);
+            }
+            Item::NameLost {
+                at_ns,
+                dir,
+                name,
+                ino,
+                is_replaced,
+            } => {
+                self.cluster.lost.insert(LostNameImage {
+                    at_ns: *at_ns,
+                    dir: *dir,
+                    name: name.to_vec(),
+                    ino: *ino,
+                    is_replaced: *is_replaced,
+                });
+                if self.cluster.lost.len() > MOST_LOST_NAMES {
+                    self.cluster.lost.pop_first();
+                }
             }
         }
         Ok(())

@@ -21,6 +21,8 @@ pub enum SharedTable {
     Placements,
     /// Directories that have all their entries here.
     AllHere,
+    /// Names that files and links have lost. The offset of a position is the number of the next one.
+    LostNames,
 }
 
 impl SharedTable {
@@ -32,7 +34,8 @@ impl SharedTable {
             SharedTable::Enrolled => SharedTable::Moved,
             SharedTable::Moved => SharedTable::Placements,
             SharedTable::Placements => SharedTable::AllHere,
-            SharedTable::AllHere => return None,
+            SharedTable::AllHere => SharedTable::LostNames,
+            SharedTable::LostNames => return None,
         })
     }
 }

@@ -52,6 +52,7 @@ fn said(journal: &Bytes) -> Vec<String> {
         called_off,
         placed,
         has_all,
+        lost,
     } = &state.cluster;
     let mut lines = Vec::new();
     for (ino, index) in slices {
@@ -71,6 +72,7 @@ fn said(journal: &Bytes) -> Vec<String> {
             .map(|rename| format!("called off {rename:?}")),
     );
     lines.extend(placed.iter().map(|dir| format!("placed {dir:?}")));
+    lines.extend(lost.iter().map(|name| format!("lost {name:?}")));
     lines.extend(has_all.iter().map(|dir| format!("has all {dir:?}")));
     lines.extend(state.inodes.iter().map(|inode| format!("{inode:?}")));
     lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));

@@ -184,6 +184,54 @@ fn names_and_bytes_survive_a_kill() {
     server.stop();
 }
 
+/// A drain that begins after a kill removes names in their turn by these.
+#[test]
+fn names_that_files_have_lost_are_known_after_kills() {
+    let room = room();
+    let server = Server::start(room.path());
+    let mut client = server.session();
+    let parent = client.root();
+    let [removed, renamed, replaced] =
+        [b"removed", b"renamed", b"replace"].map(|name| client.create(name).ino);
+    let unlink = proto::Unlink {
+        parent,
+        name: b"removed".to_vec(),
+    };
+    client.call(unlink).unwrap();
+    let rename = proto::Rename {
+        parent,
+        name: b"renamed".to_vec(),
+        new_parent: parent,
+        new_name: b"replace".to_vec(),
+        flags: 0,
+    };
+    client.call(rename).unwrap();
+    let history = |session: &mut Session| {
+        let asked = proto::GetNameHistory {
+            rank: 0,
+            since: proto::HistoryPosition::default(),
+        };
+        session.call(asked).unwrap().removals
+    };
+    let before = history(&mut client);
+    let names = before
+        .iter()
+        .map(|lost| (&*lost.name, lost.ino, lost.is_replaced));
+    let expected = [
+        (&b"removed"[..], removed, false),
+        (b"renamed", renamed, false),
+        (b"replace", replaced, true),
+    ];
+    assert!(names.eq(expected), "{before:?}");
+    server.kill();
+    // The second one has a journal that begins with what the first one took up.
+    Server::start(room.path()).kill();
+    let server = Server::start(room.path());
+    let mut other = server.session();
+    assert_eq!(history(&mut other), before);
+    server.stop();
+}
+
 #[test]
 fn freed_space_is_free_again_and_living_bytes_are_not_given_away() {
     let room = room();

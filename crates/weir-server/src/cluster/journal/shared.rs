@@ -24,8 +24,9 @@ impl<P: Platform> Cluster<P> {
     /// [`Cluster::announce`].
     pub fn take_up(&self, mut state: journal::Cluster) {
         let now_ns = self.peers().now_ns();
+        self.inner.names.take_up_history(&mut state);
         if self.has_all_extents() {
-            return; // the node has all of this state
+            return; // the node has all other state
         }
         // Sessions of an earlier life are void, and the others may know renames of it by their tokens.
         self.peers().begin_anew();
@@ -73,6 +74,7 @@ impl<P: Platform> Cluster<P> {
             SharedTable::Moved => self.inner.names.show_moved(from, most, visit),
             SharedTable::Placements => self.inner.names.show_placements(from, most, visit),
             SharedTable::AllHere => self.inner.names.show_all_here(from, most, visit),
+            SharedTable::LostNames => self.inner.names.show_lost_names(from, most, visit),
         };
         next.or_else(|| from.of_next_table())
     }

@@ -2,21 +2,22 @@
 //! walk may have missed a file that got another directory meanwhile, finds the directories that were renamed, and removes a
 //! name from the target before a file is there that was written after the removal.
 //!
-//! A rename is counted before any of its names changes, a removal when it is made. The history is of the server's process: one that
-//! was started anew begins at 0, which whoever compares positions takes for a change.
+//! A rename is counted before any of its names changes, a removal when it is made. The counts are of the server's process: one that
+//! was started anew begins at 0, which whoever compares positions takes for a change. The lost names are in the journal, too: a drain
+//! after a kill (`weir recover`) makes removals in their turn by them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use weir_core::journal::{self, Item, MOST_LOST_NAMES};
 use weir_core::proto::{HistoryPosition, NameHistory, NameRemoval};
 use weir_core::types::Ino;
 
 use crate::cluster::names::{InstanceNames, NamesNeeds};
+use crate::cluster::snapshot::{SnapshotPosition, Visit};
 
 /// The most directories that are kept.
 const MOST_DIRECTORIES: usize = 4096;
-/// The most removals that are kept.
-const MOST_REMOVALS: usize = 16 << 10;
 /// The most bytes of removals in an answer, which is to fit into the channel of a client.
 const REMOVAL_BYTES: usize = 16 << 10;
 /// The bytes of a removal beside its name, at most.
@@ -57,6 +58,13 @@ impl<T: Clone> LastChanges<T> {
         let skipped = self.kept.len().saturating_sub(new);
         (self.kept.iter().skip(skipped).cloned(), is_cut)
     }
+
+    /// The kept changes from this number on, with their numbers.
+    fn numbered_from(&self, number: u64) -> impl Iterator<Item = (u64, &T)> {
+        let first = self.count - self.kept.len() as u64;
+        let skipped = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
+        (first..).zip(&self.kept).skip(skipped)
+    }
 }
 
 pub(in crate::cluster) struct HistoryLog {
@@ -73,7 +81,7 @@ impl Default for HistoryLog {
             begun: Cell::new(0),
             ended: Cell::new(0),
             directories: RefCell::new(LastChanges::keeping(MOST_DIRECTORIES)),
-            removals: RefCell::new(LastChanges::keeping(MOST_REMOVALS)),
+            removals: RefCell::new(LastChanges::keeping(MOST_LOST_NAMES)),
         }
     }
 }
@@ -104,6 +112,35 @@ impl HistoryLog {
         self.removals.borrow_mut().note(removal);
     }
 
+    /// See [`NamesState::take_up_history`](super::NamesState::take_up_history).
+    pub(super) fn take_up(&self, state: &mut journal::Cluster) {
+        for lost in std::mem::take(&mut state.lost) {
+            self.note_removal(NameRemoval {
+                dir: lost.dir,
+                name: lost.name,
+                ino: lost.ino,
+                removed_ns: lost.at_ns,
+                is_replaced: lost.is_replaced,
+            });
+        }
+    }
+
+    /// See [`NamesState::show_lost_names`](super::NamesState::show_lost_names).
+    pub(super) fn show_lost_names(
+        &self,
+        from: SnapshotPosition,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SnapshotPosition> {
+        let removals = self.removals.borrow();
+        let mut left = removals.numbered_from(from.offset);
+        for (_, removal) in left.by_ref().take(most) {
+            visit(&lost_name(removal));
+        }
+        let next = left.next();
+        next.map(|(offset, _)| SnapshotPosition { offset, ..from })
+    }
+
     fn since(&self, known: HistoryPosition) -> NameHistory {
         let (directories, removals) = (self.directories.borrow(), self.removals.borrow());
         let (new_directories, is_cut) = directories.since(known.renames);
@@ -132,6 +169,17 @@ impl HistoryLog {
     }
 }
 
+/// The item that says a removal.
+fn lost_name(removal: &NameRemoval) -> Item<'_> {
+    Item::NameLost {
+        at_ns: removal.removed_ns,
+        dir: removal.dir,
+        name: &removal.name,
+        ino: removal.ino,
+        is_replaced: removal.is_replaced,
+    }
+}
+
 impl<S: NamesNeeds> InstanceNames<S> {
     /// See [`weir_core::proto::GetNameHistory`].
     pub(in crate::cluster) fn history_since(&self, known: HistoryPosition) -> NameHistory {
@@ -149,13 +197,15 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 
     fn note_loss(&self, dir: Ino, name: Vec<u8>, ino: Ino, is_replaced: bool) {
-        self.state().history.note_removal(NameRemoval {
+        let removal = NameRemoval {
             dir,
             name,
             ino,
             removed_ns: self.server.peers().now_ns(),
             is_replaced,
-        });
+        };
+        self.server.note(&lost_name(&removal));
+        self.state().history.note_removal(removal);
     }
 }
 
@@ -222,7 +272,7 @@ mod tests {
         }
         assert_eq!(removed, (3..count).map(removal).collect::<Vec<_>>());
         assert_eq!(log.since(known).removals, []);
-        (0..MOST_REMOVALS as u64).for_each(|number| log.note_removal(removal(number)));
+        (0..MOST_LOST_NAMES as u64).for_each(|number| log.note_removal(removal(number)));
         let history = log.since(known);
         assert_eq!(history.removals[0], removal(0));
         log.note_removal(removal(0));

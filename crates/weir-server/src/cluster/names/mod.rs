@@ -246,6 +246,11 @@ impl NamesState {
         self.dirs.borrow_mut().take_up(state);
     }
 
+    /// Restores from the journal which names files have lost.
+    pub(in crate::cluster) fn take_up_history(&self, state: &mut journal::Cluster) {
+        self.history.take_up(state);
+    }
+
     /// Visits some of the servers that hold entries of this server's directories; returns the
     /// position to go on from.
     pub(in crate::cluster) fn show_enrolled(
@@ -276,6 +281,16 @@ impl NamesState {
         visit: Visit<'_>,
     ) -> Option<SnapshotPosition> {
         self.placements.borrow().show_own(from, most, visit)
+    }
+
+    /// Like [`NamesState::show_enrolled`], for the names that files and links have lost.
+    pub(in crate::cluster) fn show_lost_names(
+        &self,
+        from: SnapshotPosition,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SnapshotPosition> {
+        self.history.show_lost_names(from, most, visit)
     }
 
     /// Like [`NamesState::show_enrolled`], for the directories that have all their entries here.
