@@ -14,13 +14,17 @@ pub struct NodeMark {
     pub(crate) size: u64,
     /// The last change of the contents: seconds since 1970, and nanoseconds.
     pub(crate) mtime: (i64, i64),
+    /// The inode of the source; 0: it is not known.
+    pub(crate) source: u64,
 }
 
 impl NodeMark {
-    pub(crate) fn new(size: u64, mtime: Time) -> NodeMark {
+    /// The mark of a node with this source.
+    pub(crate) fn new(size: u64, mtime: Time, source: u64) -> NodeMark {
         NodeMark {
             size,
             mtime: (mtime.sec, mtime.nsec),
+            source,
         }
     }
 

@@ -26,7 +26,6 @@ use weir_client::process::mounted::WriteState;
 use weir_client::types::{Stat, Time};
 
 use super::order::LONGEST_WAIT;
-use super::removals::find_inode;
 use super::renames::is_calm;
 use super::round::options_of_round;
 use super::round_state::{since_1970, time_since_1970};
@@ -364,11 +363,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let Some(since) = self.early.first_outdated() else {
             return Vec::new();
         };
-        let (moved, root) = (&self.target.moved, || find_inode(&self.from));
+        let moved = &self.target.moved;
         let lost = self
             .history
             .removals
-            .lost_unmoved(since, moved, &self.choice, snapshot, root);
+            .lost_unmoved(since, moved, &self.choice, snapshot);
         let lost = lost.into_iter().map(|lost| MissedFile {
             path: lost.path,
             changed: lost.at,

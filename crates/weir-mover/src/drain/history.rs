@@ -1,7 +1,7 @@
 //! The changes of names that programs have made, as far as the servers have told them.
 
 use super::order::NameOrder;
-use super::removals::RemovalHistory;
+use super::removals::{find_inode, RemovalHistory};
 use super::renames::RenameHistory;
 use super::Drain;
 use crate::tree::{FileTree, TreeHistory};
@@ -23,7 +23,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .ok()?;
         self.history.renames.note(&history, walk);
         if self.order.rule == NameOrder::Changes && !self.target.ownership.keeps_all {
-            self.history.removals.note(&history.lost, walk);
+            let root = || find_inode(&self.from);
+            self.history.removals.note(&history.lost, walk, root);
         }
         Some(history)
     }

@@ -26,7 +26,7 @@ use weir_client::types::{Stat, Time};
 use super::follow::FollowOutcome;
 use super::in_order::TurnMaker;
 use super::order::{OrderedNode, RoundOrder, MOST_ROUNDS};
-use super::removals::{find_inode, NameLoss, RemovedName};
+use super::removals::{NameLoss, RemovedName};
 use super::round_state::{since_1970, RenamedFile, RoundState};
 use super::snapshot::{FileVersion, SeenNode, TreeSnapshot};
 use super::turns::TurnRules;
@@ -340,10 +340,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.order.rounds_in_doubt >= MOST_ROUNDS {
             return;
         }
-        let losses = self
-            .history
-            .removals
-            .told_losses(&self.target.moved, now, || find_inode(&self.from));
+        let losses = self.history.removals.told_losses(&self.target.moved, now);
         let removed = losses.values().filter(|loss| loss.is_removal());
         if let Some(first) = removed.map(|loss| loss.first).min() {
             self.order.rounds_in_doubt += 1;
@@ -360,10 +357,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return Vec::new();
         }
         let now = &*round.snapshot;
-        let losses = self
-            .history
-            .removals
-            .told_losses(&self.target.moved, now, || find_inode(&self.from));
+        let losses = self.history.removals.told_losses(&self.target.moved, now);
         let removed_at = |whiteout: &Whiteout| self.from.tree.removed_at(whiteout).ok()?;
         let mut names =
             self.history
@@ -430,7 +424,12 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         for (path, node) in self.target.moved.changed_links(now) {
             let old = self.target.moved.get(path).map(|moved| moved.unchanged_at);
             let lost = losses.get(path).map(|loss| loss.first);
-            leave(lost.or(old).unwrap_or(node.version.ctime));
+            // An earlier drain may have made a link there that programs have changed any number of times since.
+            let first = match is_continued {
+                true => LONG_AGO,
+                false => node.version.ctime,
+            };
+            leave(lost.or(old).unwrap_or(first));
         }
         for path in self.target.relocated.unnamed().chain(&round.unmade) {
             if let Some(node) = now.get(path) {

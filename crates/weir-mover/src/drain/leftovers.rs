@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::Cover;
 use weir_client::types::Stat;
 
-use super::snapshot::TreeSnapshot;
+use super::moved::IN_TURN_ONLY;
+use super::snapshot::{FileVersion, TreeSnapshot};
 use super::{Drain, MovedNode};
 use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
@@ -22,6 +23,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if !is_continued || self.target.ownership.keeps_all || !now.unread.is_empty() {
             return;
         }
+        self.target.moved.end_turns();
         let root = PathBuf::new();
         let directories = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
         let directories = directories.chain([&root]);
@@ -46,6 +48,64 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     _ => {}
                 }
             }
+        }
+    }
+
+    /// Takes over what earlier drains have put on the target under names that programs have taken away since, as far as the servers
+    /// say when they did: so these names go in turn with the files of this drain. What cannot be looked at is left for the end. Only
+    /// once the programs have ended: beside them a walk may lack what came before a removal.
+    pub(super) fn adopt_lost(&mut self, now: &TreeSnapshot) {
+        if !self.target.ownership.is_continued() || self.target.ownership.keeps_all {
+            return;
+        }
+        if now.walk == 1 {
+            self.adopt_links(now);
+        }
+        let removals = &self.history.removals;
+        let losses = removals.new_losses_of_others(&self.target.moved, now);
+        for (path, losses) in losses {
+            if !self.target.ownership.has_marks(&path) {
+                continue;
+            }
+            let Ok(Some(there)) = self.to.find_node(&path) else {
+                continue;
+            };
+            let ownership = &self.target.ownership;
+            if kind_of(&there) == NodeKind::Directory || !ownership.has_placed(&path, &there) {
+                continue;
+            }
+            let mut losses = losses.iter();
+            let loss = losses.find(|loss| ownership.has_placed_source(&path, &there, loss.ino));
+            if let Some(loss) = loss {
+                self.adopt(&path, &there, now);
+                // As if this drain had moved the file that lost the name, just before.
+                if let Some(moved) = self.target.moved.get_mut(&path) {
+                    moved.version = FileVersion {
+                        ino: loss.ino,
+                        ctime: loss.at,
+                        ..moved.version
+                    };
+                    moved.unchanged_at = loss.at;
+                    moved.walk = IN_TURN_ONLY;
+                }
+            }
+        }
+    }
+
+    /// Takes over the links that earlier drains have made as they still are: nothing waits for these.
+    fn adopt_links(&mut self, now: &TreeSnapshot) {
+        let links = now.of_kind(NodeKind::Symlink);
+        let links: Vec<_> = links
+            .filter(|(path, node)| {
+                let at_target = self.at_target(path);
+                let content = || self.to.tree.read_link(&at_target);
+                self.target.ownership.has_marks(path)
+                    && content().is_ok_and(|content| content == node.content)
+            })
+            .collect();
+        for (path, node) in links {
+            let moved = MovedNode::from_seen(node, false);
+            self.target.moved.insert(path.clone(), moved);
         }
     }
 

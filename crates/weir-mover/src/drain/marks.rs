@@ -15,7 +15,8 @@
 //! 32    4  and nanoseconds
 //! 36    4  1: attempted, 2: placed, so attempts before it count no more, 3: removed, with its marks, 4: the first
 //!          record, whose time is that of this node when the file was begun
-//! 40    4  CRC32C of the above
+//! 40    8  inode of the source; 0: it is not known
+//! 48    4  CRC32C of the above
 //! ```
 //!
 //! A record that is torn or damaged is skipped: then its node counts as somebody else's, which is the safe
@@ -36,7 +37,7 @@ use weir_client::types::{Stat, Time};
 use crate::replaceable::NodeMark;
 
 /// The bytes of a record.
-const RECORD: usize = 44;
+const RECORD: usize = 52;
 /// The most attempts of a name that are kept: of moves that failed, or whose process was killed before it knew
 /// if the node got its name.
 const MOST_ATTEMPTS: usize = 8;
@@ -51,6 +52,7 @@ const NO_PATH: &str = "";
 const NO_NODE: NodeMark = NodeMark {
     size: 0,
     mtime: (0, 0),
+    source: 0,
 };
 
 /// The marks of nodes that drains of one tree have put on its target.
@@ -257,7 +259,7 @@ impl MarkFile {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_nanos().try_into();
         let now = Time::from_epoch_ns(now.unwrap_or(i64::MAX));
-        let mark = (NO_PATH.as_ref(), NodeMark::new(0, now));
+        let mark = (NO_PATH.as_ref(), NodeMark::new(0, now, 0));
         self.append(std::iter::once(mark), MarkStep::Began);
     }
 
@@ -321,7 +323,7 @@ impl MarkFile {
     fn records_that_count(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(began) = self.began {
-            let mark = NodeMark::new(0, began);
+            let mark = NodeMark::new(0, began, 0);
             encode(&mut bytes, hash_of(NO_PATH.as_ref()), mark, MarkStep::Began);
         }
         for (hash, of_name) in &self.marks {
@@ -356,6 +358,7 @@ fn encode(bytes: &mut Vec<u8>, hash: [u8; 16], mark: NodeMark, step: MarkStep) {
     let nanoseconds = u32::try_from(mark.mtime.1).unwrap_or(0);
     bytes.extend(nanoseconds.to_le_bytes());
     bytes.extend((step as u32).to_le_bytes());
+    bytes.extend(mark.source.to_le_bytes());
     bytes.extend(crc32c::crc32c(&bytes[begin..]).to_le_bytes());
 }
 
@@ -369,6 +372,7 @@ fn decode(record: &[u8]) -> Option<([u8; 16], NodeMark, MarkStep)> {
     let mark = NodeMark {
         size: number(16),
         mtime: (number(24).cast_signed(), half(32).into()),
+        source: number(40),
     };
     let step = match half(36) {
         1 => MarkStep::Attempted,
@@ -385,7 +389,7 @@ mod tests {
     use super::*;
 
     fn mark(size: u64) -> NodeMark {
-        NodeMark::new(size, Time { sec: -7, nsec: 3 })
+        NodeMark::new(size, Time { sec: -7, nsec: 3 }, 5 * size)
     }
 
     fn note(marks: &PlacedNodes, name: &str, size: u64) {

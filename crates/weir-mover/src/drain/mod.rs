@@ -262,6 +262,10 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// `None`: nobody wants to know.
     events: Option<EventLog>,
     held_files: HeldFiles,
+    /// The programs have ended.
+    is_finishing: bool,
+    /// Names of the target were changed since it was looked which files have lost names there.
+    has_changed_names: bool,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -286,6 +290,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             xattrs_not_kept: 0,
             events: None,
             held_files: HeldFiles::default(),
+            is_finishing: false,
+            // By drains before this one.
+            has_changed_names: true,
         }
     }
 
@@ -354,6 +361,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let snapshot = Arc::new(snapshot);
         self.prefetched
             .adopt(&snapshot, &self.to, &mut self.target.moved);
+        if self.is_finishing {
+            self.adopt_lost(&snapshot);
+        }
         let mut round = RoundState {
             settled,
             threads,
@@ -414,6 +424,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         let (mut shared_files, mut shared_bytes) = (0, 0);
         self.xattrs_not_kept = 0;
         self.hurry(false);
+        self.is_finishing = true;
         // The copies of evicted files come first.
         let evicts = self
             .from

@@ -16,10 +16,14 @@ use crate::publish::destination;
 use crate::replaceable::NodeMark;
 use crate::tree::{kind_of, NodeKind};
 
+/// The walk of a node that an earlier drain has left, and that is removed in its turn with files, or in the end: of what else came
+/// before its removal this drain has no walk.
+pub(super) const IN_TURN_ONLY: u64 = u64::MAX;
+
 /// A node of the target that is as its source was.
 #[derive(Debug)]
 pub(super) struct MovedNode {
-    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it.
+    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it; [`IN_TURN_ONLY`].
     pub walk: u64,
     pub kind: NodeKind,
     pub version: FileVersion,
@@ -78,7 +82,7 @@ impl MovedNode {
             NodeKind::Symlink => self.content.as_os_str().len() as u64,
             _ => self.version.size,
         };
-        NodeMark::new(size, self.version.mtime)
+        NodeMark::new(size, self.version.mtime, self.version.ino)
     }
 }
 
@@ -153,6 +157,14 @@ impl MovedNodes {
             if seen.is_some_and(|seen| moved.is_version(seen.version)) {
                 moved.unchanged_at = began;
             }
+        }
+    }
+
+    /// Has nodes that earlier drains have left be removed as all others.
+    pub fn end_turns(&mut self) {
+        let nodes = self.0.values_mut();
+        for node in nodes.filter(|node| node.walk == IN_TURN_ONLY) {
+            node.walk = 0;
         }
     }
 

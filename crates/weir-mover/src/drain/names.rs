@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::changed_names::ChangedNames;
 use super::due_names::{Awaited, DueNames, WalkedNames};
 use super::relocation_table::RelocatedDirectory;
+use super::removals::{sort_removals, NameLoss};
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_editor::TargetEditor;
@@ -175,8 +176,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         }
         let mut removed_names = Vec::new();
         self.hide_gone(&mut gone, &mut changed);
-        // Directories after what is in them.
-        gone.sort_unstable_by(|one, other| other.cmp(one));
+        let losses = self.history.removals.told_losses(&self.state.moved, now);
+        sort_removals(&mut gone, |path| losses.get(path).map(NameLoss::gone_at));
         let mut not_empty: HashSet<PathBuf> = HashSet::new();
         for path in gone {
             if not_empty.contains(&path) {
@@ -190,9 +191,12 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
             let removed = match is_hidden && self.state.moved[&*path].kind == NodeKind::Directory {
                 true => self.remove_relocated(&path),
-                false => self
-                    .view()
-                    .remove_ours(&target, &self.state.moved[&*path], is_whited_out),
+                false => self.view().remove_ours(
+                    &target,
+                    &marked,
+                    &self.state.moved[&*path],
+                    is_whited_out,
+                ),
             };
             let is_removed = matches!(removed, Ok(true));
             if changed.note(&path, &target, removed) {

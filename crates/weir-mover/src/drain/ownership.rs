@@ -13,6 +13,9 @@ use super::marks::PlacedNodes;
 use crate::replaceable::{NodeMark, Replaceable, TakenNode};
 use crate::tree::{kind_of, NodeKind};
 
+/// The source of a node is not known.
+const NO_SOURCE: u64 = 0;
+
 /// The nodes of the target that a drain may replace or remove, all by the path below the target.
 #[derive(Debug)]
 pub(super) struct NodeOwnership {
@@ -102,6 +105,21 @@ impl NodeOwnership {
         self.known_nodes(path).allows(there)
     }
 
+    /// True if drains have put nodes there that they have not removed again.
+    pub fn has_marks(&self, path: &Path) -> bool {
+        let placed = self.placed.as_ref();
+        placed.is_some_and(|placed| !placed.of_name(path).is_empty())
+    }
+
+    /// True if a drain has put a node there that was this inode of the source.
+    pub fn has_placed_source(&self, path: &Path, there: &Stat, source: u64) -> bool {
+        self.placed.as_ref().is_some_and(|placed| {
+            let marks = placed.of_name(path);
+            let is_it = |mark: &NodeMark| mark.source == source && mark.fits(there);
+            marks.iter().any(is_it)
+        })
+    }
+
     /// True if a drain has put a node there, and has not just found it.
     pub fn has_placed(&self, path: &Path, there: &Stat) -> bool {
         self.placed.as_ref().is_some_and(|placed| {
@@ -120,7 +138,7 @@ impl NodeOwnership {
     /// Notes that something with these attributes is about to get a name.
     pub fn note_placing_copy(&self, path: &Path, copied: Option<&Stat>) {
         if let (Some(placed), Some(copied)) = (&self.placed, copied) {
-            let mark = NodeMark::new(copied.size, copied.mtime);
+            let mark = NodeMark::new(copied.size, copied.mtime, NO_SOURCE);
             placed.note_attempts(std::iter::once((path, mark)));
         }
     }
@@ -163,7 +181,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ownership = NodeOwnership::new();
         let (path, there) = (Path::new("a"), file(5));
-        let mark = || std::iter::once((path.to_owned(), NodeMark::new(5, there.mtime)));
+        let mark = || std::iter::once((path.to_owned(), NodeMark::new(5, there.mtime, NO_SOURCE)));
         // Without marks nothing is known.
         ownership.note_placed(mark());
         assert!(!ownership.is_taken_or_placed(path, &there));

@@ -5,6 +5,7 @@
 //!
 //! Left out: directories, which go with all that is in them.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,8 @@ const MOST_TOLD: usize = 1 << 18;
 pub(super) struct RemovalHistory {
     /// The names that the servers have told, each with the number of the walk.
     told: Vec<(LostName, u64)>,
+    /// The inode of the source.
+    root: Option<u64>,
     /// The times of whiteouts, by the path of the name.
     whited_out: HashMap<PathBuf, (Whiteout, Time)>,
     /// The rounds in which files waited for a removal that failed, by its path.
@@ -38,7 +41,16 @@ pub(super) struct RemovalHistory {
 }
 
 impl RemovalHistory {
-    pub(super) fn note(&mut self, lost: &[LostName], walk: u64) {
+    /// Notes what a walk was told. `root`: looks for the inode of the source.
+    pub(super) fn note(
+        &mut self,
+        lost: &[LostName],
+        walk: u64,
+        root: impl FnOnce() -> Option<u64>,
+    ) {
+        if !lost.is_empty() {
+            self.root = root();
+        }
         self.told
             .extend(lost.iter().map(|name| (name.clone(), walk)));
         // Without the oldest ones some removals come later, with those that only walks see.
@@ -63,19 +75,18 @@ impl RemovalHistory {
         names
     }
 
-    /// The names that files and links have lost which this drain has moved. `root`: looks for the inode of the source.
+    /// The names that files and links have lost which this drain has moved.
     pub fn told_losses(
         &mut self,
         moved: &MovedNodes,
         now: &TreeSnapshot,
-        root: impl FnOnce() -> Option<u64>,
     ) -> HashMap<PathBuf, NameLoss> {
         let mut told = std::mem::take(&mut self.told);
         if told.is_empty() {
             return HashMap::new();
         }
         let wanted = told.iter().map(|(lost, _)| lost.dir).collect();
-        let directories = paths_of_directories(moved, &wanted, now, root());
+        let directories = paths_of_directories(moved, &wanted, now, self.root);
         let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
         told.retain(|(lost, walk)| {
             let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
@@ -101,6 +112,32 @@ impl RemovalHistory {
         losses.collect()
     }
 
+    /// The losses that this walk was told, of names that this drain has not moved: by path, in the order of their times.
+    pub fn new_losses_of_others(
+        &self,
+        moved: &MovedNodes,
+        now: &TreeSnapshot,
+    ) -> HashMap<PathBuf, Vec<LostName>> {
+        let new = self.told.iter().filter(|(_, walk)| *walk == now.walk);
+        let new: Vec<&LostName> = new.map(|(lost, _)| lost).collect();
+        let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
+        if new.is_empty() {
+            return by_path;
+        }
+        let wanted = new.iter().map(|lost| lost.dir).collect();
+        let directories = paths_of_directories(moved, &wanted, now, self.root);
+        for lost in new {
+            let path = directories.get(&lost.dir).map(|dir| dir.join(&lost.name));
+            if let Some(path) = path.filter(|path| !moved.contains(path)) {
+                by_path.entry(path).or_default().push(lost.clone());
+            }
+        }
+        for lost in by_path.values_mut() {
+            lost.sort_by_key(|lost| lost.at);
+        }
+        by_path
+    }
+
     /// The names that files have lost since a point in time, and that the target does not have.
     pub fn lost_unmoved(
         &self,
@@ -108,7 +145,6 @@ impl RemovalHistory {
         moved: &MovedNodes,
         choice: &FileChoice,
         now: &TreeSnapshot,
-        root: impl FnOnce() -> Option<u64>,
     ) -> Vec<UnmovedName> {
         let told = self.told.iter();
         let lost: Vec<&LostName> = told
@@ -119,7 +155,7 @@ impl RemovalHistory {
             return Vec::new();
         }
         let directories = lost.iter().map(|lost| lost.dir).collect();
-        let directories = paths_of_directories(moved, &directories, now, root());
+        let directories = paths_of_directories(moved, &directories, now, self.root);
         let inodes: HashSet<u64> = lost.iter().map(|lost| lost.ino).collect();
         let files = now.of_kind(NodeKind::File);
         let seen = files.filter(|(_, node)| inodes.contains(&node.version.ino));
@@ -151,7 +187,9 @@ impl RemovalHistory {
         known.retain(|path, (whiteout, _)| now.whiteouts.get(path) == Some(whiteout));
         let mut names = Vec::new();
         for (path, whiteout) in &now.whiteouts {
-            if whiteout.file().is_none()
+            // A drain before this one may have put there what the job had made.
+            let is_on_target = whiteout.file().is_some() || target.ownership.has_marks(path);
+            if !is_on_target
                 || target.moved.contains(path)
                 || !self.can_be_removed(path, target, now)
             {
@@ -169,7 +207,7 @@ impl RemovalHistory {
                 names.push(RemovedName {
                     path: path.clone(),
                     at,
-                    whiteout: Some(whiteout.clone()),
+                    whiteout: Some((whiteout.clone(), at)),
                 });
             }
         }
@@ -220,6 +258,11 @@ impl NameLoss {
     pub(super) fn is_removal(&self) -> bool {
         self.removed.is_some()
     }
+
+    /// The time of the removal, or else that of the first loss.
+    pub(super) fn gone_at(&self) -> Time {
+        self.removed.map_or(self.first, |(_, at)| at)
+    }
 }
 
 /// A name that a file has lost before the drain has given it to that on the target.
@@ -237,8 +280,8 @@ pub(super) struct UnmovedName {
 pub(super) struct RemovedName {
     pub path: PathBuf,
     pub at: Time,
-    /// The whiteout of a name that this drain has not made.
-    whiteout: Option<Whiteout>,
+    /// The whiteout of a name that this drain has not made, with its time.
+    whiteout: Option<(Whiteout, Time)>,
 }
 
 impl<F> TargetState<F> {
@@ -291,6 +334,29 @@ impl<F> TargetState<F> {
     }
 }
 
+/// Puts names that are to be removed in the order in which programs removed them, those last of which that is not known. Directories
+/// come after what is in them.
+pub(super) fn sort_removals(paths: &mut [PathBuf], removed_at: impl Fn(&Path) -> Option<Time>) {
+    const UNKNOWN: Time = Time {
+        sec: i64::MAX,
+        nsec: 0,
+    };
+    let own = paths.iter().map(|path| {
+        let at = removed_at(path).unwrap_or(UNKNOWN);
+        (path.clone(), at)
+    });
+    let own: HashMap<PathBuf, Time> = own.collect();
+    let mut times = own.clone();
+    for (path, at) in &own {
+        for above in path.ancestors().skip(1) {
+            if let Some(last) = times.get_mut(above) {
+                *last = (*last).max(*at);
+            }
+        }
+    }
+    paths.sort_by_cached_key(|path| (times[path], Reverse(path.clone())));
+}
+
 /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers. `root`: that of the source.
 fn paths_of_directories(
     moved: &MovedNodes,
@@ -323,17 +389,25 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         now: &TreeSnapshot,
     ) -> Result<Option<Stat>, MoveError> {
         let path = &*name.path;
-        let Some(whiteout) = &name.whiteout else {
+        let Some((whiteout, whited_out_at)) = &name.whiteout else {
             let is_whited_out = now.whiteouts.contains_key(path);
             let target = self.to.join(path);
-            let is_removed = self.remove_ours(&target, &self.state.moved[path], is_whited_out)?;
+            let moved = &self.state.moved[path];
+            let is_removed = self.remove_ours(&target, path, moved, is_whited_out)?;
             return Ok(is_removed.then(Stat::default));
         };
         let target = &self.to.join(path);
         let there = self.to.find_node(target)?;
+        let ownership = &self.state.ownership;
+        let successor = now.get(path).map(|seen| seen.version.ino);
         // Else a drain has put the next version there.
-        let is_taken = |there: &Stat| self.state.ownership.is_taken(path, there);
-        if !there.as_ref().is_some_and(is_taken) {
+        let is_removed = |there: &Stat| {
+            let is_next =
+                successor.is_some_and(|ino| ownership.has_placed_source(path, there, ino));
+            let is_older = there.mtime < *whited_out_at && !is_next;
+            ownership.is_taken(path, there) || is_older && ownership.has_placed(path, there)
+        };
+        if !there.as_ref().is_some_and(is_removed) {
             return Ok(None);
         }
         match self.remove_from_target(path, whiteout, None, &mut RealDirectories::default()) {
@@ -371,8 +445,8 @@ mod tests {
             lost(1, "a", 2, 5, true),
             lost(0, "b", 3, 4, true),
         ];
-        history.note(&told, 1);
-        let losses = history.told_losses(&target.moved, &walk, || Some(0));
+        history.note(&told, 1, || Some(0));
+        let losses = history.told_losses(&target.moved, &walk);
         let loss = |path: &str| losses[Path::new(path)];
         assert_eq!((loss("d/a").first.sec, loss("b").first.sec), (5, 4));
         assert!(loss("d/a").is_removal() && !loss("b").is_removal());
@@ -384,18 +458,30 @@ mod tests {
         let walk = TreeSnapshot::from_nodes(1, &[("a", File, 5)]);
         let target = TargetState::after_walk(&walk);
         let mut history = RemovalHistory::default();
-        history.note(&[lost(0, "a", 5, 4, false)], 1);
-        assert_eq!(
-            history.told_losses(&target.moved, &walk, || Some(0)).len(),
-            0
-        );
+        history.note(&[lost(0, "a", 5, 4, false)], 1, || Some(0));
+        assert_eq!(history.told_losses(&target.moved, &walk).len(), 0);
         assert!(history.has_some());
         let later = TreeSnapshot::from_nodes(2 + KEPT_WALKS, &[("a", File, 5)]);
-        assert_eq!(
-            history.told_losses(&target.moved, &later, || Some(0)).len(),
-            0
-        );
+        assert_eq!(history.told_losses(&target.moved, &later).len(), 0);
         assert!(!history.has_some());
+    }
+
+    #[test]
+    fn names_are_removed_in_the_order_of_their_times_and_directories_last() {
+        let mut paths = ["a", "b", "c", "d", "d/x", "e", "e/y"].map(PathBuf::from);
+        let sec = |path: &Path| match path.to_str()? {
+            "c" => Some(1),
+            "a" | "d" => Some(2),
+            "d/x" => Some(3),
+            _ => None,
+        };
+        sort_removals(&mut paths, |path| {
+            sec(path).map(|sec| Time { sec, nsec: 0 })
+        });
+        assert_eq!(
+            paths,
+            ["c", "a", "d/x", "d", "e/y", "e", "b"].map(PathBuf::from)
+        );
     }
 
     #[test]

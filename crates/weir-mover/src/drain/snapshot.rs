@@ -128,7 +128,7 @@ impl SeenNode {
             0 => self.version.size,
             text => text as u64,
         };
-        NodeMark::new(size, self.version.mtime)
+        NodeMark::new(size, self.version.mtime, self.version.ino)
     }
 }
 

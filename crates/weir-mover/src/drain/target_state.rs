@@ -174,7 +174,7 @@ impl<F> TargetState<F> {
 
     /// Notes that a file has its name on the target, by whatever way it got there.
     pub fn note_placed(&self, path: &Path, version: &FileVersion) {
-        let mark = NodeMark::new(version.size, version.mtime);
+        let mark = NodeMark::new(version.size, version.mtime, version.ino);
         let nodes = std::iter::once_with(|| (self.relocated.find_place(path), mark));
         self.ownership.note_placed(nodes);
     }

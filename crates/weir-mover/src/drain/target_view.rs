@@ -118,21 +118,26 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             }
     }
 
-    /// Removes what has a name, if it is what this drain made; false: it is not.
+    /// Removes what has a name, if it is what this drain made, or one before it; false: it is not. `marked`: the path by which it is
+    /// marked.
     pub fn remove_ours(
         &self,
         target: &Path,
+        marked: &Path,
         moved: &MovedNode,
         is_whited_out: bool,
     ) -> Result<bool, MoveError> {
-        if !moved.is_ours && !is_whited_out {
+        let ownership = &self.state.ownership;
+        let is_ours = moved.is_ours || is_whited_out;
+        if !is_ours && !ownership.is_continued() {
             return Ok(false);
         }
         let Some(there) = self.to.find_node(target)? else {
             check_gone(self.to.tree, target).map_err(MoveError::io("removing", target))?;
             return Ok(false);
         };
-        if !self.is_as_made(target, moved, &there) {
+        let is_ours = is_ours || ownership.has_placed(marked, &there);
+        if !is_ours || !self.is_as_made(target, moved, &there) {
             return Ok(false);
         }
         let removed = match moved.kind {

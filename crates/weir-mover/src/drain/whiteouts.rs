@@ -12,6 +12,7 @@ use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
 use super::changed_names::ChangedNames;
+use super::removals::sort_removals;
 use super::snapshot::TreeSnapshot;
 use super::target_view::TargetView;
 use super::Drain;
@@ -123,8 +124,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         if self.target.ownership.keeps_all {
             return changed;
         }
-        // Directories after what is in them.
-        hidden.sort_unstable_by(|one, other| other.cmp(one));
+        let removed_at = |path: &Path| self.from.tree.removed_at(&now.whiteouts[path]).ok()?;
+        sort_removals(&mut hidden, removed_at);
         let (mut removed, mut gone) = (Vec::new(), Vec::new());
         let mut directories = RealDirectories::default();
         for path in hidden {
