@@ -1,7 +1,10 @@
 //! The names of the target that were changed, and those that could not be.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+
+use weir_client::types::Time;
 
 use crate::error::MoveError;
 
@@ -36,5 +39,51 @@ impl ChangedNames {
             }
         }
         true
+    }
+}
+
+/// Puts names that are to be removed in the order in which programs removed them, those last of which that is not known. Directories
+/// come after what is in them.
+pub(super) fn sort_removals(paths: &mut [PathBuf], removed_at: impl Fn(&Path) -> Option<Time>) {
+    const UNKNOWN: Time = Time {
+        sec: i64::MAX,
+        nsec: 0,
+    };
+    let own = paths.iter().map(|path| {
+        let at = removed_at(path).unwrap_or(UNKNOWN);
+        (path.clone(), at)
+    });
+    let own: HashMap<PathBuf, Time> = own.collect();
+    let mut times = own.clone();
+    for (path, at) in &own {
+        for above in path.ancestors().skip(1) {
+            if let Some(last) = times.get_mut(above) {
+                *last = (*last).max(*at);
+            }
+        }
+    }
+    paths.sort_by_cached_key(|path| (times[path], Reverse(path.clone())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_removed_in_the_order_of_their_times_and_directories_last() {
+        let mut paths = ["a", "b", "c", "d", "d/x", "e", "e/y"].map(PathBuf::from);
+        let sec = |path: &Path| match path.to_str()? {
+            "c" => Some(1),
+            "a" | "d" => Some(2),
+            "d/x" => Some(3),
+            _ => None,
+        };
+        sort_removals(&mut paths, |path| {
+            sec(path).map(|sec| Time { sec, nsec: 0 })
+        });
+        assert_eq!(
+            paths,
+            ["c", "a", "d/x", "d", "e/y", "e", "b"].map(PathBuf::from)
+        );
     }
 }

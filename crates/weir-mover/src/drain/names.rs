@@ -12,10 +12,10 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::changed_names::ChangedNames;
+use super::changed_names::{sort_removals, ChangedNames};
 use super::due_names::{Awaited, DueNames, WalkedNames};
 use super::relocation_table::RelocatedDirectory;
-use super::removals::{sort_removals, NameLoss};
+use super::removals::NameLoss;
 use super::round_state::RoundState;
 use super::snapshot::{SeenNode, TreeSnapshot};
 use super::target_editor::TargetEditor;

@@ -5,7 +5,6 @@
 //!
 //! Left out: directories, which go with all that is in them.
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -334,29 +333,6 @@ impl<F> TargetState<F> {
     }
 }
 
-/// Puts names that are to be removed in the order in which programs removed them, those last of which that is not known. Directories
-/// come after what is in them.
-pub(super) fn sort_removals(paths: &mut [PathBuf], removed_at: impl Fn(&Path) -> Option<Time>) {
-    const UNKNOWN: Time = Time {
-        sec: i64::MAX,
-        nsec: 0,
-    };
-    let own = paths.iter().map(|path| {
-        let at = removed_at(path).unwrap_or(UNKNOWN);
-        (path.clone(), at)
-    });
-    let own: HashMap<PathBuf, Time> = own.collect();
-    let mut times = own.clone();
-    for (path, at) in &own {
-        for above in path.ancestors().skip(1) {
-            if let Some(last) = times.get_mut(above) {
-                *last = (*last).max(*at);
-            }
-        }
-    }
-    paths.sort_by_cached_key(|path| (times[path], Reverse(path.clone())));
-}
-
 /// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers. `root`: that of the source.
 fn paths_of_directories(
     moved: &MovedNodes,
@@ -464,24 +440,6 @@ mod tests {
         let later = TreeSnapshot::from_nodes(2 + KEPT_WALKS, &[("a", File, 5)]);
         assert_eq!(history.told_losses(&target.moved, &later).len(), 0);
         assert!(!history.has_some());
-    }
-
-    #[test]
-    fn names_are_removed_in_the_order_of_their_times_and_directories_last() {
-        let mut paths = ["a", "b", "c", "d", "d/x", "e", "e/y"].map(PathBuf::from);
-        let sec = |path: &Path| match path.to_str()? {
-            "c" => Some(1),
-            "a" | "d" => Some(2),
-            "d/x" => Some(3),
-            _ => None,
-        };
-        sort_removals(&mut paths, |path| {
-            sec(path).map(|sec| Time { sec, nsec: 0 })
-        });
-        assert_eq!(
-            paths,
-            ["c", "a", "d/x", "d", "e/y", "e", "b"].map(PathBuf::from)
-        );
     }
 
     #[test]

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use weir_client::process::mounted::Whiteout;
 use weir_client::types::Stat;
 
-use super::changed_names::ChangedNames;
-use super::removals::sort_removals;
+use super::changed_names::{sort_removals, ChangedNames};
 use super::snapshot::TreeSnapshot;
 use super::target_view::TargetView;
 use super::Drain;

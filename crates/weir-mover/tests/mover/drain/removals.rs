@@ -244,7 +244,7 @@ fn a_renamed_file_that_is_written_again_has_a_name_at_every_moment() {
     scene.finish_rounds(&mut drain);
 }
 
-/// What an earlier drain has moved, and this one has found there, goes in its turn, too.
+/// A file that an earlier drain has moved, and that this one has found there, goes in its turn, too.
 #[test]
 fn what_an_earlier_drain_had_moved_is_removed_before_what_comes_after() {
     let mut scene = Scene::new(FaultyTree::failing_once(i64::MAX, Errno::IO));
