@@ -264,8 +264,6 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     held_files: HeldFiles,
     /// The programs have ended.
     is_finishing: bool,
-    /// Names of the target were changed since it was looked which files have lost names there.
-    has_changed_names: bool,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -291,8 +289,6 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             events: None,
             held_files: HeldFiles::default(),
             is_finishing: false,
-            // By drains before this one.
-            has_changed_names: true,
         }
     }
 

@@ -198,6 +198,15 @@ fn names_that_files_have_lost_are_known_after_kills() {
         name: b"removed".to_vec(),
     };
     client.call(unlink).unwrap();
+    let history = |session: &mut Session| {
+        let asked = proto::GetNameHistory {
+            rank: 0,
+            since: proto::HistoryPosition::default(),
+        };
+        session.call(asked).unwrap().removals
+    };
+    // From now on the journal has them.
+    assert_eq!(history(&mut client).len(), 1);
     let rename = proto::Rename {
         parent,
         name: b"renamed".to_vec(),
@@ -206,13 +215,9 @@ fn names_that_files_have_lost_are_known_after_kills() {
         flags: 0,
     };
     client.call(rename).unwrap();
-    let history = |session: &mut Session| {
-        let asked = proto::GetNameHistory {
-            rank: 0,
-            since: proto::HistoryPosition::default(),
-        };
-        session.call(asked).unwrap().removals
-    };
+    server.kill();
+    let server = Server::start(room.path());
+    let mut client = server.session();
     let before = history(&mut client);
     let names = before
         .iter()

@@ -3,8 +3,9 @@
 //! name from the target before a file is there that was written after the removal.
 //!
 //! A rename is counted before any of its names changes, a removal when it is made. The counts are of the server's process: one that
-//! was started anew begins at 0, which whoever compares positions takes for a change. The lost names are in the journal, too: a drain
-//! after a kill (`weir recover`) makes removals in their turn by them.
+//! was started anew begins at 0, which whoever compares positions takes for a change. The lost names are in the journal, too, once
+//! somebody has asked for them: a drain after a kill (`weir recover`) makes removals in their turn by them, and where nothing is
+//! drained they cost nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -73,6 +74,8 @@ pub(in crate::cluster) struct HistoryLog {
     /// Those that were renamed.
     directories: RefCell<LastChanges<Ino>>,
     removals: RefCell<LastChanges<NameRemoval>>,
+    /// The removals are in the journal, too: somebody has asked for them.
+    is_kept: Cell<bool>,
 }
 
 impl Default for HistoryLog {
@@ -82,6 +85,7 @@ impl Default for HistoryLog {
             ended: Cell::new(0),
             directories: RefCell::new(LastChanges::keeping(MOST_DIRECTORIES)),
             removals: RefCell::new(LastChanges::keeping(MOST_LOST_NAMES)),
+            is_kept: Cell::new(false),
         }
     }
 }
@@ -114,6 +118,7 @@ impl HistoryLog {
 
     /// See [`NamesState::take_up_history`](super::NamesState::take_up_history).
     pub(super) fn take_up(&self, state: &mut journal::Cluster) {
+        self.is_kept.set(!state.lost.is_empty());
         for lost in std::mem::take(&mut state.lost) {
             self.note_removal(NameRemoval {
                 dir: lost.dir,
@@ -132,6 +137,9 @@ impl HistoryLog {
         most: usize,
         visit: Visit<'_>,
     ) -> Option<SnapshotPosition> {
+        if !self.is_kept.get() {
+            return None;
+        }
         let removals = self.removals.borrow();
         let mut left = removals.numbered_from(from.offset);
         for (_, removal) in left.by_ref().take(most) {
@@ -183,7 +191,13 @@ fn lost_name(removal: &NameRemoval) -> Item<'_> {
 impl<S: NamesNeeds> InstanceNames<S> {
     /// See [`weir_core::proto::GetNameHistory`].
     pub(in crate::cluster) fn history_since(&self, known: HistoryPosition) -> NameHistory {
-        self.state().history.since(known)
+        let history = &self.state().history;
+        if !history.is_kept.replace(true) {
+            for removal in &history.removals.borrow().kept {
+                self.server.note(&lost_name(removal));
+            }
+        }
+        history.since(known)
     }
 
     /// Notes that a file or link has lost a name, now.
@@ -204,8 +218,11 @@ impl<S: NamesNeeds> InstanceNames<S> {
             removed_ns: self.server.peers().now_ns(),
             is_replaced,
         };
-        self.server.note(&lost_name(&removal));
-        self.state().history.note_removal(removal);
+        let history = &self.state().history;
+        if history.is_kept.get() {
+            self.server.note(&lost_name(&removal));
+        }
+        history.note_removal(removal);
     }
 }
 
