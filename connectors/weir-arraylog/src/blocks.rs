@@ -1,4 +1,4 @@
-//! The bytes of one writer in a file of a log, whose blocks lie between those of the other writers ([`BlockMap`]).
+//! The bytes of one writer in a file of a log. Its blocks alternate with those of the other writers ([`BlockMap`]).
 
 use std::fs::File;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 
 use weir_arrays::log::BlockMap;
 
-/// See above.
+/// The blocks of one writer in one file.
 #[derive(Debug)]
 pub struct WriterBlocks {
     /// The file.
     pub file: File,
-    /// How its writers share it.
+    /// The layout of the writers' blocks.
     pub map: BlockMap,
     /// This writer's number among them.
     pub writer: u32,
@@ -20,11 +20,11 @@ pub struct WriterBlocks {
 }
 
 impl WriterBlocks {
-    /// Reads bytes.
+    /// Reads the writer's bytes from `offset` on.
     ///
     /// # Errors
     ///
-    /// Those of read(2); the file ends before.
+    /// Errors of read(2). `UnexpectedEof`: the file ends before the last byte.
     pub fn read_exact(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let mut rest = bytes;
         for (at, length) in self.pieces(offset, rest.len() as u64) {
@@ -35,11 +35,11 @@ impl WriterBlocks {
         Ok(())
     }
 
-    /// Writes bytes.
+    /// Writes the writer's bytes from `offset` on.
     ///
     /// # Errors
     ///
-    /// Those of write(2).
+    /// Errors of write(2).
     pub fn write_all(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         for (at, length) in self.pieces(offset, rest.len() as u64) {
@@ -50,7 +50,7 @@ impl WriterBlocks {
         Ok(())
     }
 
-    /// The pieces of the file that have these bytes: offset and length.
+    /// The pieces of the file that hold these bytes of the writer: offset and length.
     pub fn pieces(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let start = self.start;
         let pieces = self.map.pieces(self.writer, offset, bytes);

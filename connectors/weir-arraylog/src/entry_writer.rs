@@ -1,4 +1,4 @@
-//! An entry goes into the file: its elements are converted, a window of them at a time, and written where the variable lies.
+//! Writes an entry of a log into the file: converts its elements, a window at a time, and writes them at the variable's offsets.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use weir_arrays::log::LogEntry;
 /// Bytes of elements that are read and converted at a time: the two copies fit into a core's cache.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// The memory for a window, used again for each entry.
+/// The buffers of a window, reused for each entry.
 #[derive(Debug, Default)]
 pub struct EntryWriter {
     native: Vec<u8>,
@@ -18,13 +18,13 @@ pub struct EntryWriter {
 }
 
 impl EntryWriter {
-    /// Writes an entry, and returns its bytes in the file. `read_elements` reads elements of the log at an offset. Nothing is
-    /// written of an entry that is not valid ([`weir_arrays::log::LogContents`] has no such).
+    /// Writes an entry, and returns the number of bytes that it has in the file. `read_elements` reads elements of the log at an
+    /// offset. An entry that is not valid is skipped ([`weir_arrays::log::LogContents`] has none).
     ///
     /// # Errors
     ///
-    /// Those of the log and of the file; a part of the entry may be written. `FileTooLarge`: an element lies behind
-    /// the greatest offset.
+    /// Errors of reading the log and of writing the file; a part of the entry may have been written. `FileTooLarge`: an element
+    /// lies beyond the greatest offset; nothing was written.
     pub fn write_entry(
         &mut self,
         file: &File,
@@ -40,7 +40,7 @@ impl EntryWriter {
         let variable = &definitions.variables[entry.variable as usize];
         let (from, to) = (entry.memory.bytes(), variable.external.bytes());
         let window = (WINDOW_BYTES / from.max(to)) as u64;
-        // The runs of a part come in the order of its elements: a window follows the one before it.
+        // The runs of a part come in the order of its elements, so each window begins where the one before it ended.
         let (mut begin, mut end) = (0, 0);
         let mut result = Ok(());
         let placed = variable.for_file_runs(definitions.record_bytes, &entry.part, |run| {

@@ -27,31 +27,31 @@ impl WriterLog {
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn read_elements(&self, offset: u64, elements: &mut [u8]) -> io::Result<()> {
         self.elements.read_exact(offset, elements)
     }
 }
 
-/// The log of a file: of all processes that had it open.
+/// The log of a file: the logs of all processes that had the file open.
 #[derive(Debug)]
 pub struct ArrayLog {
-    /// The directory that has it, and nothing else.
+    /// The directory of this log alone.
     pub directory: PathBuf,
     /// True if a program has it open.
     pub is_open: bool,
-    /// Those of its processes.
+    /// The logs of the single processes.
     pub writers: Vec<WriterLog>,
-    /// Its files of records, locked if no program has them open: one that would replay them, too, finds them so.
+    /// Its files of records. They are locked if no program has them open, so that a second replay sees that they are in use.
     locked: Vec<File>,
 }
 
 impl ArrayLog {
-    /// The log in a directory.
+    /// Reads the log in a directory.
     ///
     /// # Errors
     ///
-    /// The directory, or a file in it, cannot be read, or is no log.
+    /// The directory, or a file in it, cannot be read, or is not a log.
     pub fn read(directory: &Path) -> io::Result<ArrayLog> {
         let mut log = ArrayLog {
             directory: directory.to_owned(),
@@ -158,23 +158,23 @@ impl ArrayLog {
                 .map(move |entry| (writer, entry))
         });
         let mut entries: Vec<_> = entries.collect();
-        // Stable: those of one writer keep their order, whatever became of the clock.
+        // Stable: entries with the same stamp keep their order in the log of a writer.
         entries.sort_by_key(|(_, entry)| entry.stamp_ns);
         entries
     }
 
-    /// Removes it.
+    /// Removes the log, and the directory of all logs if this was the last one in it.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn remove(self) -> io::Result<()> {
         let ArrayLog {
             directory, locked, ..
         } = self;
         std::fs::remove_dir_all(&directory)?;
         drop(locked);
-        // The directory of all logs stays if there are others.
+        // Fails while other logs are in the directory of all logs: it stays then.
         directory.parent().map(std::fs::remove_dir);
         Ok(())
     }
@@ -186,14 +186,14 @@ pub fn log_name(file: &Path, inode: u64, number: u64) -> String {
     format!("{}.{inode:x}.{number:x}", name.to_string_lossy())
 }
 
-/// True if this is the name of a log of the file with an inode number, whatever its name was.
+/// True if this is the name of a log of the file with this inode number, under any file name.
 fn is_log_of(name: &str, inode: u64) -> bool {
     let mut parts = name.rsplit('.').skip(1);
     parts.next() == Some(&format!("{inode:x}"))
 }
 
-/// The logs in a directory of logs, or the one log that it is. `inode`: those of this file alone. One that cannot be read comes with
-/// its error.
+/// The logs in a directory of logs; if the directory is a log itself, that one. With `inode`: only the logs of that file. A log
+/// that cannot be read is returned as its error.
 ///
 /// # Errors
 ///

@@ -1,17 +1,17 @@
-//! Logs of array writes (`weir_arrays::log`) that are left on a file system: those of programs that were killed, and of ones
-//! that run. Reads them, and moves them into their file, without PnetCDF.
+//! Logs of array writes (`weir_arrays::log`) on a file system, of programs that run or were killed. This crate reads them, and
+//! writes their entries into the files, without PnetCDF.
 //!
 //! The files of a log lie in a directory of their own: `DIRECTORY/NAME.INODE.NUMBER/RANK.records` and `RANK.elements`, or
 //! `node-RANK.*` where the processes of a node share a pair. A program that has a log open holds a shared lock (flock(2)) on
-//! its records: a log without one is left over.
+//! its records: a log without such a lock is left over.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `found` | the logs of a directory |
 //! | `blocks` | the bytes of one writer in a file of a log |
 //! | `values` | elements of a variable, from a log |
-//! | `entry_writer` | an entry goes into the file |
-//! | `replay` | all entries of a log do |
+//! | `entry_writer` | writes one entry into the file |
+//! | `replay` | writes all entries of a log into the file |
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Entries of a log go into the file, without PnetCDF: they are converted, and written where the variables lie.
+//! Writes the entries of a log into the file, without PnetCDF: converts them, and writes them at the variables' offsets.
 //!
-//! To replay a log again, also one that was partly replayed, gives the same file.
+//! Replay is idempotent: a second one, also after one that was interrupted, gives the same file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -16,14 +16,14 @@ use crate::found::ArrayLog;
 /// The longest header that is read, bytes.
 const MAX_HEADER_BYTES: usize = 1 << 28;
 
-/// The writes that were moved.
+/// The writes that were replayed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplayedWrites {
     /// The file.
     pub path: PathBuf,
     /// Entries of the log.
     pub entries: u64,
-    /// Bytes in the file.
+    /// Bytes written to the file.
     pub bytes: u64,
 }
 
@@ -33,10 +33,10 @@ pub enum ReplayError {
     /// The log does not name its file.
     #[error("the log does not say which file it is of")]
     NoFile,
-    /// No file of the directory in which it was made, or below it, is the log's.
+    /// The log's file is neither in the directory in which the log was made nor below it.
     #[error("{} was removed", .0.display())]
     Removed(PathBuf),
-    /// Another file has the name of the log's, or none.
+    /// The log's path names another file or none, and lies outside the tree that is searched for the inode number.
     #[error("{} is not the file of the log any more; to name it: weir log replay --path LOG --to FILE", .0.display())]
     Moved(PathBuf),
     /// The file cannot be read or written.
@@ -55,7 +55,7 @@ pub enum ReplayError {
         /// The error.
         error: HeaderError,
     },
-    /// The file's variables are others than the log's.
+    /// The file's variables differ from the log's.
     #[error("{}: its variables are not those that the log speaks of: it was defined anew since", .0.display())]
     Redefined(PathBuf),
 }
@@ -67,15 +67,15 @@ fn failed_at(path: &Path, error: io::Error) -> ReplayError {
     }
 }
 
-/// The file of a log: the one of its path, or, if that was renamed, the one in or below the directory of all logs' parent that has
-/// its inode number.
+/// Finds the file of a log: the one at its path, or, if that has another inode number or is gone, the one with the log's inode
+/// number in or below the parent of the directory of all logs.
 fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
     let path = log.path().ok_or(ReplayError::NoFile)?;
     let named = Path::new(std::ffi::OsStr::from_bytes(path));
     let Some(inode) = log.inode() else {
         return Ok(named.to_owned());
     };
-    // Only a file that is not there is another one: one that a server which is down knows of may come back.
+    // Only ENOENT means that the file is gone. After any other error it may come back with a server that is down.
     let is_it = |path: &Path, found: io::Result<Metadata>| match found {
         Ok(found) => Ok(found.ino() == inode),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -104,7 +104,7 @@ fn find_file(log: &ArrayLog) -> Result<PathBuf, ReplayError> {
     Err(ReplayError::Removed(named.to_owned()))
 }
 
-/// Moves the entries of a log into its file, or into `target`, and syncs it.
+/// Writes the entries of a log into its file, or into `target`, and syncs that file.
 ///
 /// # Errors
 ///
@@ -140,7 +140,7 @@ pub fn replay(log: &ArrayLog, target: Option<&Path>) -> Result<ReplayedWrites, R
         records = records.max(entry.end_record(definitions));
     }
     if records > header.records {
-        // Data first: a file with too few records is an older one, with too many it is a damaged one.
+        // Data first: after a crash, too few records are an older state of the file, too many are damage.
         file.sync_data().map_err(failed)?;
         file.write_all_at(&header.encoded_records(records), RECORDS_OFFSET)
             .map_err(failed)?;

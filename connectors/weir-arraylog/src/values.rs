@@ -14,9 +14,9 @@ pub struct LoggedValues {
     pub part: Subarray,
     /// The type of its elements.
     pub element: ElementType,
-    /// The elements, external, one after the other; fill values where the log has none.
+    /// The elements in external form, one after the other; the fill value where the log has no element.
     pub external: Vec<u8>,
-    /// For each element, if the log has it.
+    /// For each element: true if the log has it.
     pub is_logged: Vec<bool>,
 }
 
@@ -24,7 +24,7 @@ pub struct LoggedValues {
 ///
 /// # Errors
 ///
-/// Those of the log's files; the variable is too large for memory.
+/// Errors of the log's files. `OutOfMemory`: the variable is too large for memory.
 pub fn read_values(log: &ArrayLog, variable: &str) -> io::Result<Option<LoggedValues>> {
     let found = log.definitions().and_then(|definitions| {
         let mut variables = definitions.variables.iter().enumerate();

@@ -1,8 +1,8 @@
 //! Entries of a log that may be moved into the file in one request, in any order.
 //!
-//! That is the two-level order of the paper (section 4.3), as far as it is the log's: entries of one request must not overlap,
-//! else the older one might win. Whether two overlap is asked only of those whose first and last bytes interleave. Within a
-//! request PnetCDF sorts by first bytes, and flattens what interleaves.
+//! This is the log's part of the two-level order of the paper (section 4.3). Entries of one request must not overlap, or the older
+//! one might win. Two entries are compared only if the ranges from their first to their last elements intersect. Within a request
+//! PnetCDF sorts entries by their first bytes, and flattens those that interleave.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,10 +12,10 @@ use crate::subarray::Subarray;
 
 /// The most entries of a batch.
 const MAX_ENTRIES: usize = 1 << 16;
-/// The most entries that one is compared with. If there are more, a new batch is begun, which is always right.
+/// The most spans that an entry is compared with. With more of them a new batch begins, which is always correct.
 const MAX_COMPARED: usize = 1024;
 
-/// Joins entries that go on where the one before them ends, in the file and in the log.
+/// Joins each entry to the one before it if it continues that one, both in the variable and in the log.
 pub fn joined<'a>(entries: impl Iterator<Item = &'a LogEntry>) -> Vec<LogEntry> {
     let mut all: Vec<LogEntry> = Vec::new();
     for entry in entries {
@@ -37,8 +37,8 @@ fn join(last: &LogEntry, next: &LogEntry) -> Option<Subarray> {
     is_next.then(|| last.part.joined(&next.part))?
 }
 
-/// Splits entries into batches of at most so many bytes, but at least one entry, of which no two overlap. Returns the index
-/// behind the last entry of each. Entries are within their variables.
+/// Splits entries into batches. A batch has at most `max_bytes`, or a single entry, and no two of its entries overlap. Returns for
+/// each batch the index behind its last entry. The entries must lie within their variables.
 pub fn batch_ends(
     definitions: &FileDefinitions,
     entries: &[LogEntry],
@@ -95,7 +95,7 @@ struct EntryBatch {
 /// The spans of a variable's entries in a batch.
 #[derive(Debug, Default)]
 struct KnownSpans {
-    /// The distance from the first to the last position of the longest one.
+    /// The distance from the first to the last position of the longest span.
     longest: u64,
     /// The indexes of entries by the first and last positions of their spans.
     indexes: BTreeMap<(u64, u64), Vec<usize>>,

@@ -1,4 +1,4 @@
-//! The variables of a file: their shapes, types and places.
+//! The variables of a file: their shapes, types and offsets.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct FileDefinitions {
     pub is_cdf5: bool,
     /// Bytes from a record to the next one (`recsize`).
     pub record_bytes: u64,
-    /// By their numbers (`varid`).
+    /// The variables, indexed by their numbers (`varid`).
     pub variables: Vec<Variable>,
 }
 
@@ -24,7 +24,7 @@ pub struct Variable {
     pub name: String,
     /// The type of its elements in the file.
     pub external: ElementType,
-    /// The lengths of its dimensions; that of the record dimension counts for nothing.
+    /// The lengths of its dimensions; the length of the record dimension is ignored.
     pub shape: Vec<u64>,
     /// True if its first dimension is the record dimension.
     pub is_record: bool,
@@ -41,13 +41,13 @@ pub struct FileRun {
     pub offset: u64,
     /// The position of the first one in the part.
     pub first: u64,
-    /// How many.
+    /// The number of elements.
     pub count: u64,
 }
 
 impl Variable {
-    /// The bytes of the file from the first to the last element of a part that is within the variable. If a place is
-    /// more than a number can be: all bytes.
+    /// The bytes of the file from the first to the last element of a part, which must lie within the variable. If an offset
+    /// overflows: all bytes.
     pub fn span(&self, record_bytes: u64, part: &Subarray) -> FileSpan {
         if part.elements() == Some(0) {
             return FileSpan::EMPTY;
@@ -71,8 +71,8 @@ impl Variable {
         }
     }
 
-    /// Visits the runs of a part that is within the variable, in the order of its elements. `None`, and nothing is visited: a
-    /// place is more than a number can be.
+    /// Visits the runs of a part in the order of its elements. The part must lie within the variable. `None`, with nothing visited:
+    /// an offset overflows.
     pub fn for_file_runs(
         &self,
         record_bytes: u64,
@@ -90,15 +90,15 @@ impl Variable {
         if let (true, Some(first)) = (self.is_record, steps.first_mut()) {
             *first = record_bytes;
         }
-        // All places are at most that of the last element.
+        // No offset is greater than that of the last element.
         let mut last = self.begin;
         for (range, step) in part.0.iter().zip(&steps) {
             let index = range.end_index()?.checked_sub(1)?;
             last = last.checked_add(index.checked_mul(*step)?)?;
         }
         last.checked_add(bytes)?;
-        // The dimensions of which neighbours in the part are neighbours in the file: the last one, and those before it as long
-        // as the part has whole rows.
+        // The dimensions along which neighbours in the part are neighbours in the file: the last one, and those before it while the
+        // part has whole rows.
         let (mut split, mut count, mut contiguous) = (part.0.len(), 1, bytes);
         while let Some(dimension) = split.checked_sub(1) {
             let range = part.0[dimension];

@@ -36,7 +36,7 @@ pub enum ElementType {
     U64 = 11,
 }
 
-/// A value on its way from one type to another: each type's values are exact in one of the two.
+/// A value during a conversion. Each type's values are exact in one of the variants.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Integer(i128),
@@ -58,7 +58,7 @@ impl ElementType {
         ElementType::U64,
     ];
 
-    /// That of an `nc_type`; `None`: there is none.
+    /// The type with an `nc_type`; `None`: there is none.
     pub fn from_number(number: i64) -> Option<ElementType> {
         let mut all = Self::ALL.into_iter();
         all.find(|known| i64::from(*known as u8) == number)
@@ -113,7 +113,7 @@ impl ElementType {
         }
     }
 
-    /// An external element as text, as people write numbers. `element` has the length of one.
+    /// An external element as a decimal number. `element` has the length of one element.
     pub fn text(self, element: &[u8]) -> String {
         let mut native = Vec::new();
         append_swapped(element, element.len(), &mut native);
@@ -126,7 +126,7 @@ impl ElementType {
         }
     }
 
-    /// The value of a native element. `bytes` has the length of one.
+    /// The value of a native element. `bytes` has the length of one element.
     fn native(self, bytes: &[u8]) -> Number {
         macro_rules! read {
             ($kind:ident $variant:ident $wide:ty) => {
@@ -189,7 +189,8 @@ impl ElementType {
 fn whole<T: TryFrom<i128>>(value: Number, lowest: i128, highest: i128) -> Option<T> {
     let value = match value {
         Number::Integer(value) => value,
-        // The conversions of x86-64: the lowest number of 32 or 64 bits, whose lower half is zero.
+        // NaN converts as on x86-64: to the lowest signed integer of 32 or 64 bits; other types take its lower bits, which are
+        // zero.
         Number::Real(value) if value.is_nan() => match lowest {
             lowest if lowest <= i128::from(i32::MIN) => lowest,
             _ => 0,
@@ -209,18 +210,18 @@ fn whole<T: TryFrom<i128>>(value: Number, lowest: i128, highest: i128) -> Option
     T::try_from(value).ok()
 }
 
-/// A type of memory and one of a file.
+/// A pair of types: of elements in memory and in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conversion {
-    /// That of the elements in memory.
+    /// The type of the elements in memory.
     pub memory: ElementType,
-    /// That of the elements in the file.
+    /// The type of the elements in the file.
     pub external: ElementType,
 }
 
 impl Conversion {
     /// A conversion between a program's memory and a variable. `None`: text is not converted to numbers, nor numbers to text
-    /// (`NC_ECHAR`). In the formats before CDF-5 a program that says `unsigned char` means the byte as it is.
+    /// (`NC_ECHAR`). In the formats before CDF-5, `unsigned char` in memory keeps the bits of an `NC_BYTE`.
     pub fn new(memory: ElementType, external: ElementType, is_cdf5: bool) -> Option<Conversion> {
         let is_text = |element| element == ElementType::Text;
         if is_text(memory) != is_text(external) {
@@ -233,13 +234,13 @@ impl Conversion {
         Some(Conversion { memory, external })
     }
 
-    /// True if a value that was written is read as it was.
+    /// True if no value changes in the conversion.
     pub fn is_exact(self) -> bool {
         self.memory == self.external
     }
 
-    /// Appends native elements as external ones. `fill`: an external element, in the place of those that are out of range.
-    /// Returns false if one was. Bytes after the last whole element are left out.
+    /// Appends native elements as external ones. The external element `fill` replaces each one that is out of range. Returns false
+    /// if one was out of range. Bytes after the last whole element are ignored.
     pub fn to_external(self, native: &[u8], fill: &[u8], out: &mut Vec<u8>) -> bool {
         if self.is_exact() {
             append_swapped(native, self.memory.bytes(), out);
@@ -258,8 +259,8 @@ impl Conversion {
         fits
     }
 
-    /// Appends external elements as native ones; returns false if one was out of range. Its place is filled with the default
-    /// fill value of the type in memory.
+    /// Appends external elements as native ones. The default fill value of the type in memory replaces each one that is out of
+    /// range. Returns false if one was out of range.
     pub fn to_native(self, external: &[u8], out: &mut Vec<u8>) -> bool {
         if self.is_exact() {
             append_swapped(external, self.memory.bytes(), out);
@@ -298,7 +299,7 @@ impl Conversion {
     }
 }
 
-/// Appends elements with their bytes in the other order, where the machine's is not that of files.
+/// Appends elements, with their bytes reversed if the machine's byte order is not that of files.
 fn append_swapped(elements: &[u8], bytes: usize, out: &mut Vec<u8>) {
     if bytes == 1 || cfg!(target_endian = "big") {
         out.extend_from_slice(&elements[..elements.len() / bytes * bytes]);

@@ -1,16 +1,16 @@
-//! The header of a file of netCDF's classic formats: which variables it has, and how many records.
+//! The header of a file of netCDF's classic formats: its variables, and its number of records.
 //!
 //! ```text
 //! "CDF", version (1, 2, 5) | records | dimensions | attributes | variables
 //! ```
 //!
-//! Numbers have the most significant byte first; counts are of 4 bytes, or of 8 in CDF-5, offsets of 4 in CDF-1 and of 8 else
-//! ("NetCDF Classic Format Specification", Unidata). The file may be any: each number is checked before it is used.
+//! Numbers have the most significant byte first. Counts have 4 bytes, or 8 in CDF-5; offsets have 4 in CDF-1, else 8 ("NetCDF
+//! Classic Format Specification", Unidata). The file is not trusted: each number is checked before it is used.
 
 use crate::definitions::{FileDefinitions, Variable};
 use crate::element::ElementType;
 
-/// Where the number of records stands.
+/// The offset of the number of records, bytes.
 pub const RECORDS_OFFSET: u64 = 4;
 
 const DIMENSIONS: u32 = 0x0a;
@@ -26,7 +26,7 @@ pub enum HeaderError {
     /// More bytes of the file are needed.
     #[error("its header is cut off")]
     Short,
-    /// A number that cannot be.
+    /// It has an impossible number.
     #[error("its header is damaged")]
     Damaged,
 }
@@ -36,7 +36,7 @@ pub enum HeaderError {
 pub struct FileHeader {
     /// The variables. Their fill values are the defaults.
     pub definitions: FileDefinitions,
-    /// How many records the file has.
+    /// The number of records in the file.
     pub records: u64,
     /// Bytes of a count: 4 or 8.
     pub count_bytes: u8,
@@ -82,7 +82,7 @@ impl FileHeader {
         })
     }
 
-    /// True if these are the variables that a log speaks of, in the same places. Fill values do not count.
+    /// True if these are the variables of a log, at the same offsets. Fill values are not compared.
     pub fn is_that_of(&self, definitions: &FileDefinitions) -> bool {
         let own = &self.definitions;
         let is_same = |(one, other): (&Variable, &Variable)| {
@@ -103,7 +103,7 @@ impl FileHeader {
                 .all(is_same)
     }
 
-    /// A number of records as it stands in the file.
+    /// The encoding of a number of records in the file.
     pub fn encoded_records(&self, records: u64) -> Vec<u8> {
         let bytes = records.to_be_bytes();
         bytes[bytes.len() - usize::from(self.count_bytes)..].to_vec()
@@ -128,7 +128,7 @@ fn record_bytes(variables: &[Variable]) -> Option<u64> {
     }
 }
 
-/// The rest of a header.
+/// The rest of a header, during decoding.
 struct HeaderReader<'a> {
     rest: &'a [u8],
     count_bytes: u8,
@@ -157,7 +157,7 @@ impl<'a> HeaderReader<'a> {
         self.number(self.count_bytes)
     }
 
-    /// The length of a list with a tag; an absent one has none.
+    /// The length of the list with this tag; 0 if it is absent.
     fn list(&mut self, tag: u32) -> Result<u64, HeaderError> {
         let found = self.number(4)?;
         let length = self.count()?;
@@ -167,7 +167,7 @@ impl<'a> HeaderReader<'a> {
         }
     }
 
-    /// So many bytes, and those up to a multiple of 4.
+    /// Takes `bytes` bytes and their padding to a multiple of 4. Returns them without the padding.
     fn padded(&mut self, bytes: u64) -> Result<&'a [u8], HeaderError> {
         let padded = bytes
             .checked_next_multiple_of(4)
@@ -210,7 +210,7 @@ impl<'a> HeaderReader<'a> {
         }
         self.skip_attributes()?;
         let external = self.element()?;
-        // Its size, which may be too large for its place.
+        // `vsize` is not used: it cannot hold the size of a large variable.
         self.count()?;
         Ok(Variable {
             name,

@@ -1,22 +1,22 @@
 //! The records of a log of array writes.
 //!
-//! A log is a pair of files: one with the elements that were written, in the program's own representation, and one that says
-//! what they are. The second one, the metadata, has a head of 64 bytes, then blocks:
+//! A log is a pair of files: the elements that were written, in the program's own representation, and the records that describe
+//! them (the metadata). The metadata has a head of 64 bytes, then blocks:
 //!
 //! ```text
 //! offset  0  "WEIRNCLG"
-//!         8  u32  version, 1
+//!         8  u32  version, 2
 //!        12  u32  writers: processes that share the pair
 //!        16  u64  bytes of a block
 //!        24       zeros
 //!        64       block 0 of writer 0, block 0 of writer 1, ... block 1 of writer 0, ...
 //! ```
 //!
-//! All numbers are little-endian. The blocks of a writer, one after the other, are its records: `u32` bytes of the body,
-//! `u32` its CRC32C, the body: a [`LogRecord`] in the encoding of postcard. The first record that is cut off or damaged ends
-//! them: its writer was killed in the middle of it. The file of elements has the blocks alone.
+//! All numbers are little-endian. The blocks of a writer, one after the other, are its records. A record is: `u32` bytes of the
+//! body, `u32` CRC32C of the body, the body (a [`LogRecord`], encoded by postcard). The first record that is cut off or damaged
+//! ends them: its writer was killed while it wrote that one. The file of elements has blocks without a head.
 //!
-//! A reader checks each entry: one that is not within its variable, or whose elements are not all there, ends the log.
+//! A reader checks each entry. One that lies outside its variable, or whose elements are not all there, ends the log.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +37,11 @@ const MAX_BODY_BYTES: usize = 1 << 26;
 /// A record of the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LogRecord {
-    /// The first one.
+    /// The first record.
     Opened {
         /// The file whose writes these are: its absolute path when it was opened.
         path: Vec<u8>,
-        /// Its inode number (`st_ino`), whatever its name is later; 0: not known.
+        /// Its inode number (`st_ino`), which a rename does not change; 0: not known.
         inode: u64,
         /// The writer's rank among all processes that have the file open.
         rank: u32,
@@ -65,7 +65,7 @@ pub struct LogEntry {
     pub memory: ElementType,
     /// The part of the variable.
     pub part: Subarray,
-    /// Where its elements begin, in bytes of its writer's blocks.
+    /// The offset of its elements in its writer's blocks, bytes.
     pub data: u64,
     /// Real time when it was written, ns since 1970: the order of entries of several writers.
     pub stamp_ns: u64,
@@ -74,7 +74,7 @@ pub struct LogEntry {
 /// A failure to read a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LogError {
-    /// It does not begin as a log does.
+    /// It does not begin with a log's magic number.
     #[error("it is no log of array writes")]
     NoLog,
     /// Another version of the format.
@@ -85,12 +85,12 @@ pub enum LogError {
     Head,
 }
 
-/// How the writers of a pair of files share them.
+/// The layout of a pair of files that several writers share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockMap {
-    /// 1 or more.
+    /// The number of writers, 1 or more.
     pub writers: u32,
-    /// 1 or more.
+    /// The bytes of a block, 1 or more.
     pub block_bytes: u64,
 }
 
@@ -105,11 +105,11 @@ impl BlockMap {
         head
     }
 
-    /// That of a head.
+    /// Decodes a head.
     ///
     /// # Errors
     ///
-    /// It is that of another file, of another version, or has no blocks.
+    /// The head is that of another file or another version, or has no writers or no bytes in a block.
     pub fn from_head(head: &[u8]) -> Result<BlockMap, LogError> {
         let head: &[u8; 64] = head.first_chunk().ok_or(LogError::NoLog)?;
         if head[..8] != *MAGIC {
@@ -130,7 +130,7 @@ impl BlockMap {
         }
     }
 
-    /// The bytes of one writer, of the blocks of a whole file.
+    /// The bytes of one writer, gathered from the blocks of a whole file.
     pub fn stream(self, writer: u32, blocks: &[u8]) -> Vec<u8> {
         let length = self.stream_bytes(writer, blocks.len() as u64);
         let mut stream = Vec::new();
@@ -142,7 +142,7 @@ impl BlockMap {
         stream
     }
 
-    /// How many bytes one writer has at most, of a file with so many bytes of blocks.
+    /// The most bytes that one writer has in a file with `bytes` bytes of blocks.
     pub fn stream_bytes(self, writer: u32, bytes: u64) -> u64 {
         if self.writers == 1 {
             return bytes;
@@ -163,7 +163,7 @@ impl BlockMap {
                 return None;
             }
             let (block, within) = (at / self.block_bytes, at % self.block_bytes);
-            // A pair that one process has alone is one block after the other.
+            // The blocks of a single writer are contiguous.
             let length = match self.writers {
                 1 => end - at,
                 _ => (self.block_bytes - within).min(end - at),
@@ -196,7 +196,7 @@ fn end_frame(out: &mut [u8], start: usize) {
 }
 
 impl LogRecord {
-    /// Appends it as it stands in a log.
+    /// Appends its encoding.
     pub fn append(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let body = postcard::to_extend(self, core::mem::take(out));
@@ -204,14 +204,14 @@ impl LogRecord {
         end_frame(out, start);
     }
 
-    /// Appends a body as if it were a record's, for tests of what damaged logs do.
+    /// Appends a frame around any body, for tests with damaged logs.
     pub fn append_body(body: &[u8], out: &mut Vec<u8>) {
         let start = begin_frame(out);
         out.extend_from_slice(body);
         end_frame(out, start);
     }
 
-    /// The record at the beginning of `bytes`, and how long it is there. `None`: there is no whole one.
+    /// Decodes the record at the beginning of `bytes`. Returns it with its length; `None`: no whole record is there.
     pub fn read(bytes: &[u8]) -> Option<(LogRecord, usize)> {
         let length = u32::from_le_bytes(*bytes.first_chunk()?);
         let sum = u32::from_le_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -230,7 +230,7 @@ impl LogRecord {
     }
 }
 
-/// The records of one writer, read.
+/// The decoded records of one writer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LogContents {
     /// The path of the file when it was opened.
@@ -239,18 +239,18 @@ pub struct LogContents {
     pub inode: u64,
     /// The writer's rank.
     pub rank: u32,
-    /// So many processes had it open.
+    /// The number of processes that had the file open.
     pub processes: u32,
     /// The variables.
     pub definitions: FileDefinitions,
     /// The writes that are not in the file yet, in their order.
     pub entries: Vec<LogEntry>,
-    /// True if there is more behind the last whole record: its writer was killed, or the log is damaged.
+    /// True if the log is not whole: its writer was killed within a record, or the log is damaged.
     pub is_cut: bool,
 }
 
 impl LogContents {
-    /// Reads the records of a writer. `data_bytes`: so many bytes of elements it has.
+    /// Decodes the records of a writer that has `data_bytes` bytes of elements.
     pub fn read(mut records: &[u8], data_bytes: u64) -> LogContents {
         let mut contents = LogContents::default();
         while !records.is_empty() {
@@ -301,7 +301,7 @@ impl LogEntry {
             .checked_mul(self.memory.bytes() as u64)
     }
 
-    /// How its elements become those of its variable; `None`: not at all.
+    /// The conversion of its elements to those of its variable; `None`: there is none.
     pub fn conversion(&self, definitions: &FileDefinitions) -> Option<Conversion> {
         let variable = definitions
             .variables
@@ -309,14 +309,14 @@ impl LogEntry {
         Conversion::new(self.memory, variable.external, definitions.is_cdf5)
     }
 
-    /// The number of records that the file has with it; 0 if its variable has none.
+    /// The number of records that a file with this entry has at least; 0 if its variable has none.
     pub fn end_record(&self, definitions: &FileDefinitions) -> u64 {
         let is_record = definitions.variables[self.variable as usize].is_record;
         let records = self.part.0.first().filter(|_| is_record);
         records.and_then(|range| range.end_index()).unwrap_or(0)
     }
 
-    /// Its first element of its last record, as an entry of its own. It has elements.
+    /// The first element of its last record, as an entry of its own. The entry must have elements.
     #[must_use]
     pub fn first_of_last_record(&self) -> LogEntry {
         let mut entry = self.clone();

@@ -1,4 +1,4 @@
-//! A rectangular part of a variable, with strides, and what two of them have in common.
+//! A rectangular part of a variable, with strides, and the intersection of two of them.
 //!
 //! The elements of a part are in the order of C: the last dimension is the fastest.
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 pub struct Range {
     /// The first index.
     pub start: u64,
-    /// How many indexes.
+    /// The number of indexes.
     pub count: u64,
     /// 1 or more.
     pub stride: u64,
 }
 
-/// The part of a variable of so many dimensions as there are ranges. A variable without dimensions has one element.
+/// A part of a variable: one range for each dimension. A variable without dimensions has one element.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Subarray(pub Box<[Range]>);
 
-/// Indexes that two ranges have in common, as positions within each of them.
+/// The indexes that two ranges have in common, as positions in each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Common {
     count: u64,
@@ -27,12 +27,12 @@ struct Common {
     step: [u64; 2],
 }
 
-/// A run of elements that lie one after the other in two parts.
+/// A run of elements that are contiguous in two parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommonRun {
     /// The position of the first one in each part.
     pub first: [u64; 2],
-    /// How many.
+    /// The number of elements.
     pub count: u64,
 }
 
@@ -46,7 +46,7 @@ impl Range {
         }
     }
 
-    /// The index behind the last one; `start` if there are none. `None`: it is more than a number can be.
+    /// The index behind the last one; `start` if there are none. `None`: it overflows.
     pub fn end_index(self) -> Option<u64> {
         match self.count.checked_sub(1) {
             None => Some(self.start),
@@ -63,8 +63,8 @@ impl Range {
         if from >= to {
             return None;
         }
-        // The first index from `from` on that both have. At most as many indices of the one with the longer stride are
-        // candidates as the other stride is long.
+        // The first common index at or after `from`. If there is one, it is among the next `short.stride` indexes of the range with
+        // the longer stride.
         let (long, short) = match self.stride >= other.stride {
             true => (self, other),
             false => (other, self),
@@ -95,7 +95,7 @@ fn greatest_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl Subarray {
-    /// How many elements; `None`: more than a number can be.
+    /// The number of elements; `None`: it overflows.
     pub fn elements(&self) -> Option<u64> {
         let mut counts = self.0.iter().map(|range| range.count);
         counts.try_fold(1_u64, u64::checked_mul)
@@ -107,7 +107,7 @@ impl Subarray {
         pairs.all(|(range, other)| range.common(*other).is_some())
     }
 
-    /// Visits the runs of elements that both have, in their order. Both are parts of one variable.
+    /// Visits the runs of elements that both parts have, in order. Both must be parts of one variable.
     pub fn for_common_runs(&self, other: &Subarray, mut visit: impl FnMut(CommonRun)) {
         let commons = self.0.iter().zip(&other.0);
         let commons: Option<Vec<Common>> = commons.map(|(a, b)| a.common(*b)).collect();
@@ -148,7 +148,7 @@ impl Subarray {
         }
     }
 
-    /// For each dimension the distance of neighbours in the part, elements.
+    /// For each dimension: the distance between neighbours in the part, in elements.
     fn steps(&self) -> Vec<u64> {
         let mut steps = vec![1; self.0.len()];
         for dimension in (1..self.0.len()).rev() {
@@ -157,8 +157,8 @@ impl Subarray {
         steps
     }
 
-    /// The part that has the elements of both, one after the other, if there is one: the second one goes on where the first
-    /// one ends, in the slowest dimension of which they have more than one index.
+    /// The part with the elements of both, one after the other. `None`: `next` does not continue this part. It does if the two
+    /// differ in one dimension only, `next` begins there where this part ends, and all slower dimensions have a single index.
     pub fn joined(&self, next: &Subarray) -> Option<Subarray> {
         if self.0.len() != next.0.len() {
             return None;
@@ -178,7 +178,7 @@ impl Subarray {
     }
 }
 
-/// Goes on to the next combination of indexes, the last one fastest. False: that was the last one.
+/// Advances to the next combination of indexes, the last one fastest. False: there is none.
 pub fn advance(at: &mut [u64], counts: impl Fn(usize) -> u64) -> bool {
     for dimension in (0..at.len()).rev() {
         at[dimension] += 1;

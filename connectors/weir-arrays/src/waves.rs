@@ -1,14 +1,14 @@
 //! The order of puts of several processes.
 //!
-//! A process knows its own puts alone. But collective calls come one after the other, in all processes alike. So if all
-//! processes know, of each collective call, from where to where in the file the puts of all of them lie ([`FileSpan`]), each finds
-//! the same *waves*: puts of one wave may be written in any order, and those of a later wave after those of an earlier one. Two calls
-//! whose spans overlap are in different waves, in their order. The spans say more than what is written (between two rows of
-//! a block lie others): there may be an extra wave, never a missing one.
+//! A process knows only its own puts. But all processes make collective calls in the same order. So if all processes know, for each
+//! collective call, the range of the file in which the puts of all of them lie ([`FileSpan`]), they all compute the same *waves*.
+//! Puts of one wave may be written in any order, but only after those of all earlier waves. Two calls whose spans overlap are in
+//! different waves, in their order. A span also covers bytes that are not written (between two rows of a block lie others), so
+//! there may be an extra wave, never a missing one.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a file from the first to the last one of some puts.
+/// The bytes of a file from the first to the last one of some puts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileSpan {
     /// The offset of the first one.
@@ -18,13 +18,13 @@ pub struct FileSpan {
 }
 
 impl FileSpan {
-    /// That of no puts.
+    /// The span of no puts.
     pub const EMPTY: FileSpan = FileSpan {
         first: u64::MAX,
         end: 0,
     };
 
-    /// That of puts that may be anywhere.
+    /// The span of puts that may be anywhere.
     pub const ALL: FileSpan = FileSpan {
         first: 0,
         end: u64::MAX,
@@ -48,7 +48,7 @@ impl FileSpan {
 /// The waves of the calls so far, by the bytes that they write.
 #[derive(Debug, Default)]
 pub struct Waves {
-    /// The last wave that writes a stretch of the file, by its first byte: the offset behind it, and the wave.
+    /// Ranges of the file by their first bytes: the offset behind the range, and the last wave that writes it.
     last: BTreeMap<u64, (u64, u32)>,
     count: u32,
 }
@@ -83,7 +83,7 @@ impl Waves {
         wave
     }
 
-    /// How many there are.
+    /// The number of waves.
     pub fn count(&self) -> u32 {
         self.count
     }

@@ -1,11 +1,11 @@
-//! Failed assertions of a connector's own, in a process of the user's.
+//! Failed assertions of a connector, in a process of the user's.
 //!
 //! As with the interposer (`weir_client::bugs`), a bug of ours must not end the user's computation. A panic is caught where the
-//! program, or a library of the field, called us ([`contain`]). The call fails with the error that this library has for a
-//! fault of its own, after one line on standard error.
+//! program, or a library such as HDF5, called us ([`contain`]). After one line on standard error, the call fails with that
+//! library's code for an internal error.
 //!
-//! A connector has a standard library of its own, and with it a panic hook of its own: a program in Rust does not notice.
-//! A connector does not depend on `weir-client`, so that it cannot share that guard.
+//! A connector has its own copy of Rust's standard library, and so its own panic hook: the hook of a program in Rust stays. A
+//! connector does not depend on `weir-client`, so it cannot use the guard there.
 
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
@@ -14,9 +14,9 @@ use std::sync::Once;
 #[cfg(debug_assertions)]
 const VARIABLE: &str = "WEIR_TEST_BUG";
 
-/// Does the work of a call of this name; returns the result of `failed` if a panic ends it.
+/// Does the work of a call of this name; returns the result of `failed` if the work panics.
 ///
-/// The work must leave no state behind that later calls believe although it is in the middle of a change.
+/// The work must not leave half-changed state behind that later calls trust.
 #[inline]
 pub fn contain<T>(call: &str, work: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
@@ -31,14 +31,14 @@ pub fn contain<T>(call: &str, work: impl FnOnce() -> T, failed: impl FnOnce() ->
     match panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,
         Err(why) => {
-            // Its destructor is that of a string.
+            // Our panics carry strings, whose destructor cannot panic.
             drop(why);
             failed()
         }
     }
 }
 
-/// Does a part of a call that the call can do without: other processes may wait for the rest of it.
+/// Does an optional part of a call. If it panics, the rest of the call still runs: other processes may wait for that.
 pub fn attempt(part: impl FnOnce()) {
     contain("a part of a call", part, || ());
 }
@@ -55,7 +55,7 @@ fn report(info: &PanicHookInfo<'_>) {
     complain!("weir: bug: {at}{message}; the program goes on");
 }
 
-/// Fails, as an assertion of ours, if a test has named this call.
+/// Fails like an assertion of ours if a test has named this call.
 #[cfg(debug_assertions)]
 fn set_off(call: &str) {
     static NAMED: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();

@@ -1,4 +1,4 @@
-//! How a datatype was made: MPI_Type_get_envelope(3), MPI_Type_get_contents(3), found at run time.
+//! Decodes a datatype by MPI_Type_get_envelope(3) and MPI_Type_get_contents(3), found at run time.
 
 use core::ffi::{c_int, c_void};
 
@@ -25,7 +25,7 @@ type TypeContents = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The kind of call that makes a derived datatype. The kinds that differ in the unit of their displacements are one here.
+/// The kind of call that makes a derived datatype. Kinds that differ only in the unit of their displacements are one here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Combiner {
     /// MPI_Type_dup(3).
@@ -49,7 +49,8 @@ pub enum Combiner {
 }
 
 impl Combiner {
-    /// By its number in MPICH's ABI (mpich.org/abi); `None`: the datatype is predefined. In Open MPI each number is lower by one.
+    /// The kind with a number in MPICH's ABI (mpich.org/abi); `None`: the datatype is predefined. In Open MPI each number is lower
+    /// by one.
     fn from_number(number: c_int) -> Option<Combiner> {
         Some(match number {
             1 => return None,
@@ -71,9 +72,9 @@ impl Combiner {
 pub struct Construction<'r> {
     /// The kind of call.
     pub combiner: Combiner,
-    /// In the order of MPI's standard (MPI 4.0, section 5.1.13).
+    /// The integer arguments, in the order of MPI's standard (MPI 4.0, section 5.1.13).
     pub integers: Vec<c_int>,
-    /// Each is valid as long as this.
+    /// The datatype arguments, valid as long as this.
     pub datatypes: Vec<MpiHandle>,
     reader: &'r DatatypeReader,
 }
@@ -81,8 +82,8 @@ pub struct Construction<'r> {
 impl Drop for Construction<'_> {
     fn drop(&mut self) {
         for datatype in &mut self.datatypes {
-            // SAFETY: MPI gave the handle. Those of derived datatypes are new references, and one without a datatype within it
-            // may be a predefined one that has no name (of Fortran, by precision), which is never freed.
+            // SAFETY: the handle is from MPI_Type_get_contents. That of a derived datatype is a new reference, which is ours to
+            // free, once. A datatype without inner ones may be a predefined one (Fortran's, by precision), so it is not freed.
             unsafe {
                 let lists = self.reader.lists(*datatype);
                 if lists.is_some_and(|lists| lists.datatypes > 0) {
@@ -102,11 +103,11 @@ struct ListLengths {
     datatypes: c_int,
 }
 
-/// The functions that tell how a datatype was made.
+/// The functions of MPI that decode a datatype.
 #[derive(Clone, Copy, Debug)]
 pub struct DatatypeReader {
     envelope: TypeEnvelope,
-    /// MPI 4.0. Without it there are no datatypes that the other one refuses.
+    /// MPI 4.0. An MPI without it has no datatypes that `envelope` refuses.
     large_envelope: Option<LargeTypeEnvelope>,
     contents: TypeContents,
     free: unsafe extern "C" fn(*mut MpiHandle) -> c_int,
@@ -114,7 +115,7 @@ pub struct DatatypeReader {
 }
 
 impl DatatypeReader {
-    /// `None`: this MPI lacks a function.
+    /// Finds the functions. `None`: this MPI lacks one.
     pub fn find(mpi: &Mpi) -> Option<DatatypeReader> {
         // SAFETY: the types are those of MPI's functions of these names.
         unsafe {
@@ -139,9 +140,9 @@ impl DatatypeReader {
         let room = |count: c_int| usize::try_from(count).unwrap_or(0);
         let mut integers = vec![0 as c_int; room(lists.integers)];
         let mut addresses = vec![0_isize; room(lists.addresses)];
-        // A handle is a word, or half of one.
+        // A handle is a word (Open MPI), or half a word (MPICH).
         let mut handles = vec![0 as MpiHandle; room(lists.datatypes)];
-        // SAFETY: the datatype is derived, and each list has the room that MPI named for it.
+        // SAFETY: the datatype is valid and derived, and each list has the length that MPI named for it.
         let code = unsafe {
             (self.contents)(
                 datatype,
@@ -167,7 +168,7 @@ impl DatatypeReader {
         })
     }
 
-    /// `None`: as of [`DatatypeReader::read`].
+    /// The lengths of a datatype's lists. `None`: as for [`DatatypeReader::read`].
     ///
     /// # Safety
     ///
@@ -188,7 +189,7 @@ impl DatatypeReader {
                     &raw mut number,
                 )
             };
-            // MPI's error handler would end the program if it were asked for the contents of one with large counts.
+            // If asked for the contents of a datatype with large counts, MPI's error handler would end the program.
             if code != SUCCESS || counts[2] != 0 {
                 return None;
             }
@@ -215,7 +216,7 @@ impl DatatypeReader {
     }
 }
 
-/// As many handles of half a word, which MPI has put into the first half of a list of words.
+/// Unpacks handles of half a word, which MPI has put into the first half of a list of words.
 fn halves_of(words: &[MpiHandle]) -> Vec<MpiHandle> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let halves = bytes.chunks_exact(4).take(words.len());

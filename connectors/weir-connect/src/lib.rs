@@ -1,20 +1,19 @@
-//! The parts that connectors share. A connector is a library in a process of the user's that knows more than bytes: collective calls,
+//! The parts that connectors share. A connector is a library in the user's process that sees more than bytes: collective calls and
 //! arrays.
 //!
-//! It links no library of the field (MPI, HDF5, PnetCDF): it finds those of the process at run time, so that one build serves
-//! the user's own. Nothing here keeps state but what is found once.
+//! It does not link MPI, HDF5 or PnetCDF. It finds those of the process at run time, so that one build serves them all. The only
+//! state here is a cache of the symbols found.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `symbols` | functions and variables of other libraries, by name |
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
-//! | `datatypes` | how a datatype was made |
+//! | `datatypes` | the construction of a datatype |
 //! | `place` | files that live in weir |
 //! | `bugs` | failed assertions of our own, which end a call and not the program |
 //! | this file | messages on standard error, by `complain!` |
 
-/// Writes a line to standard error, where that is possible. `eprintln!` panics if it is not: the program is the user's, and its
-/// call ends as it would have.
+/// Writes a line to standard error, and ignores a failure. `eprintln!` would panic then, and fail the user's call.
 #[macro_export]
 macro_rules! complain {
     ($($what:tt)*) => {{
@@ -30,7 +29,7 @@ pub mod mpi;
 pub mod place;
 pub mod symbols;
 
-// The unwinder, linked statically, as the interposer has it: libgcc_s.so would be one library more that every program loads.
+// The unwinder, linked statically as in the interposer: with libgcc_s.so, every program would load one more library.
 #[cfg(target_env = "gnu")]
 #[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
 extern "C" {}

@@ -34,13 +34,13 @@ const MPICH_CONSTANTS: Constants = Constants {
     long_long: 0x4c00_0809,
     max: 0x5800_0001,
 };
-/// `MPI_STATUS_IGNORE`, as a number.
+/// `MPI_STATUS_IGNORE` of MPICH and of Open MPI, as a number.
 const STATUS_IGNORE: [usize; 2] = [1, 0];
-/// `MPI_COMM_TYPE_SHARED`.
+/// `MPI_COMM_TYPE_SHARED` of MPICH and of Open MPI.
 const SHARED: [c_int; 2] = [1, 0];
 /// The most numbers of one reduction.
 const REDUCED_AT_ONCE: usize = 1 << 20;
-/// The longest value of a hint that is asked for, bytes.
+/// The longest value of a hint that is read, bytes.
 const HINT_BYTES: usize = 63;
 
 /// The direction of a transfer.
@@ -90,7 +90,7 @@ type MpiBeginAllreduce = unsafe extern "C" fn(
 ) -> c_int;
 type MpiWait = unsafe extern "C" fn(*mut MpiHandle, *mut c_void) -> c_int;
 
-/// The functions of an MPI that are needed. Each function is that of the profiling interface (`PMPI_`).
+/// The functions of an MPI that connectors call, all from the profiling interface (`PMPI_`).
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi {
     constants: Constants,
@@ -111,22 +111,22 @@ pub struct Mpi {
     comm_split_type: MpiSplit,
 }
 
-/// The code of a call in which an assertion of ours failed.
+/// The error code for a call in which an assertion of ours failed.
 pub fn internal_error() -> c_int {
-    // The search may be what failed.
+    // The failed assertion may be in this search.
     let found = contain("the search for MPI", Mpi::get, || None);
     INTERNAL[usize::from(found.is_some_and(|mpi| mpi.is_openmpi))]
 }
 
 impl Mpi {
-    /// That of this process; `None`: none is loaded, or it lacks a function.
+    /// The MPI of this process; `None`: none is loaded, or it lacks a function.
     pub fn get() -> Option<&'static Mpi> {
         static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
         MPI.get_or_init(Mpi::find).as_ref()
     }
 
     fn find() -> Option<Mpi> {
-        // A program that is not position-independent has copies of MPI's variables, which then count: they come first in
+        // A program that is not position-independent has its own copies of MPI's variables, and MPI uses those. They come first in
         // the order of all libraries.
         let openmpi = |name: &CStr| find_symbol(Search::All, name).map(|at| at as MpiHandle);
         let is_openmpi = openmpi(c"ompi_mpi_comm_world").is_some();
@@ -180,8 +180,8 @@ impl Mpi {
         self.is(datatype, self.constants.datatype_null)
     }
 
-    /// Of each answer, if all processes of a communicator give it. All of them must call this. An error of MPI counts as
-    /// "no", and MPI's own error handler has heard of it.
+    /// For each answer: true if all processes of a communicator agree. All of them must call this. A failure of MPI counts as "no",
+    /// and MPI has called its error handler.
     ///
     /// # Safety
     ///
@@ -193,8 +193,8 @@ impl Mpi {
         all.map_or([false; N], |all| all.map(|dissents| dissents == 0))
     }
 
-    /// The highest of each number over all processes of a communicator, which must all call this. `None`: MPI failed, and its
-    /// error handler has heard why.
+    /// The highest of each number over all processes of a communicator, which must all call this. `None`: MPI failed, and has
+    /// called its error handler.
     ///
     /// # Safety
     ///
@@ -209,18 +209,18 @@ impl Mpi {
         unsafe { self.reduce_to_highest(comm, &mine, &mut all) }.then_some(all)
     }
 
-    /// The same for two lists of as many numbers. False: MPI failed.
+    /// The same for two lists of equal length. False: MPI failed.
     ///
     /// # Safety
     ///
-    /// A valid communicator, and lists that are as long in all of its processes.
+    /// A valid communicator, and lists of the same length in all of its processes.
     unsafe fn reduce_to_highest(&self, comm: MpiHandle, mine: &[i64], all: &mut [i64]) -> bool {
         let Constants { long_long, max, .. } = self.constants;
         let pieces = mine.chunks(REDUCED_AT_ONCE);
         let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
         pairs.all(|(mine, all)| {
             let count = c_int::try_from(mine.len()).expect("at most those at once");
-            // SAFETY: so many `long long` each; the caller owes a valid communicator.
+            // SAFETY: both lists have `count` numbers of type `long long`; the caller owes a valid communicator.
             let code = unsafe {
                 (self.allreduce)(
                     mine.as_ptr().cast(),
@@ -235,7 +235,7 @@ impl Mpi {
         })
     }
 
-    /// This process's rank in a communicator. `None`: MPI refused, and its error handler has heard why.
+    /// This process's rank in a communicator. `None`: MPI failed, and has called its error handler.
     ///
     /// # Safety
     ///
@@ -273,7 +273,7 @@ impl Mpi {
         (code == SUCCESS && is_set != 0).then(|| value.to_owned())
     }
 
-    /// An info object of our own: a copy of another one, with more hints; `None`: MPI's error handler has heard why not.
+    /// An info object of our own: a copy of another one, with more hints. `None`: MPI failed, and has called its error handler.
     ///
     /// # Safety
     ///
@@ -310,9 +310,9 @@ impl Mpi {
     ///
     /// # Safety
     ///
-    /// It is one of [`Mpi::with_hints`], and not used any more.
+    /// An object from [`Mpi::with_hints`], not used any more.
     pub unsafe fn free_info(&self, mut info: MpiHandle) {
-        // SAFETY: the object is one of `with_hints`, by the caller, which is not used again.
+        // SAFETY: the object is from `with_hints`, and not used again, by the caller.
         unsafe { (self.info_free)(&raw mut info) };
     }
 }
@@ -324,7 +324,7 @@ struct ReducedNumber {
     highest: i64,
 }
 
-/// A reduction that was begun. One that is not ended leaves its memory to MPI for good.
+/// A reduction in progress. If it is dropped, its memory leaks, since MPI may still use it.
 #[derive(Debug)]
 #[must_use]
 pub struct PendingHighest {
@@ -332,22 +332,22 @@ pub struct PendingHighest {
     request: MpiHandle,
 }
 
-// SAFETY: nobody uses the numbers before `end_highest`, which takes it by value.
+// SAFETY: only MPI uses the numbers until `end_highest`, which takes this by value.
 unsafe impl Send for PendingHighest {}
 
-/// A communicator of our own: messages of ours never meet the program's.
+/// A communicator of our own, whose messages never mix with the program's.
 #[derive(Debug)]
 pub struct Communicator {
     mpi: &'static Mpi,
     comm: MpiHandle,
     /// This process's rank in it.
     pub rank: u32,
-    /// How many processes it has.
+    /// The number of its processes.
     pub size: u32,
 }
 
 impl Communicator {
-    /// A copy of another one. `None`: MPI refused, and its error handler has heard why.
+    /// A copy of another one. `None`: MPI failed, and has called its error handler.
     ///
     /// # Safety
     ///
@@ -359,7 +359,7 @@ impl Communicator {
         Communicator::adopt(mpi, code, own)
     }
 
-    /// Those of its processes that share a node's memory. All processes call this.
+    /// The communicator of those of its processes that share this node's memory. All processes must call this.
     pub fn of_node(&self) -> Option<Communicator> {
         let mut own: MpiHandle = 0;
         let kind = SHARED[usize::from(self.mpi.is_openmpi)];
@@ -387,21 +387,21 @@ impl Communicator {
         })
     }
 
-    /// The highest of each number over all processes, which must all call this. `None`: as [`Mpi::highest`].
+    /// The highest of each number over all processes, which must all call this. `None`: as for [`Mpi::highest`].
     pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
         // SAFETY: a communicator of ours.
         unsafe { self.mpi.highest(self.comm, mine) }
     }
 
-    /// The same for a list, which is as long in all processes.
+    /// The same for a list, of the same length in all processes.
     pub fn highest_of(&self, mine: &[i64]) -> Option<Vec<i64>> {
         let mut all = vec![0; mine.len()];
         // SAFETY: a communicator of ours.
         unsafe { self.mpi.reduce_to_highest(self.comm, mine, &mut all) }.then_some(all)
     }
 
-    /// Begins to find the highest of a number over all processes, which all must call this, in the same order as their other calls with this
-    /// communicator; it waits for nobody. `None`: MPI failed, and its error handler has heard why.
+    /// Begins a reduction to the highest number over all processes; does not wait for it. All processes must call this, in the same
+    /// order as their other calls with this communicator. `None`: MPI failed, and has called its error handler.
     pub fn begin_highest(&self, mine: i64) -> Option<PendingHighest> {
         let numbers = NonNull::from(Box::leak(Box::new(ReducedNumber {
             mine,
@@ -409,8 +409,8 @@ impl Communicator {
         })));
         let mut request: MpiHandle = 0;
         let Constants { long_long, max, .. } = self.mpi.constants;
-        // SAFETY: one `long long` each, which MPI may use until the wait: a pending reduction that is dropped leaves them. The
-        // communicator is ours; room for a handle.
+        // SAFETY: each pointer is to one `long long`, which lives until MPI is done: only `end_highest` frees them, after the wait.
+        // The communicator is ours; room for a handle.
         let code = unsafe {
             (self.mpi.iallreduce)(
                 (&raw const (*numbers.as_ptr()).mine).cast(),
@@ -428,17 +428,17 @@ impl Communicator {
     /// Waits until all processes have begun it. `None`: MPI failed.
     pub fn end_highest(&self, mut pending: PendingHighest) -> Option<i64> {
         let ignored = STATUS_IGNORE[usize::from(self.mpi.is_openmpi)];
-        // SAFETY: the request is pending.
+        // SAFETY: the request is pending, and the status is the one to be ignored.
         let code = unsafe { (self.mpi.wait)(&raw mut pending.request, ignored as *mut c_void) };
         if code != SUCCESS {
             return None;
         }
-        // SAFETY: `begin_highest` made them, and MPI does not use them any more.
+        // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
         let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
         Some(numbers.highest)
     }
 
-    /// Frees it. All processes call this, before MPI_Finalize.
+    /// Frees it. All processes must call this, before MPI_Finalize.
     pub fn free(mut self) {
         // SAFETY: it is ours, and not used again.
         unsafe { (self.mpi.comm_free)(&raw mut self.comm) };

@@ -1,15 +1,15 @@
-//! Files that live in weir: statfs(2) says so, and an extended attribute has their visibility. A connector needs no other interface
-//! of weir's, knows no rules of elevated directories, and is idle without the interposer.
+//! Recognizes files that live in weir by statfs(2), and reads their visibility from an extended attribute. A connector needs no
+//! other interface of weir's, knows no rules of elevated directories, and is idle without the interposer.
 
 use core::ffi::{c_int, CStr};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// `f_type` of statfs(2), as the interposer gives it for what lives in weir.
+/// `f_type` of statfs(2), which the interposer returns for files in weir.
 const WEIR: u64 = 0x5745_4952;
 
-/// The extended attribute that says when other nodes see what is written to a file.
+/// The extended attribute with a file's visibility: when other nodes see writes to it.
 const VISIBILITY: &CStr = c"user.weir.visibility";
 
 /// The file of a run directory that lists the servers, if there are several (`weir_instance::roster`).
@@ -25,7 +25,7 @@ pub fn path(name: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(without_prefix(name.to_bytes())))
 }
 
-/// True if a file with this name, if there is none, is made in weir: unless a rule of an elevated directory does not choose it.
+/// True if no file has this name and its directory is in weir. A rule of an elevated directory may still put a new file elsewhere.
 pub fn may_be_made_in_weir(name: &CStr) -> bool {
     let path = path(name);
     let parent = match path.parent() {
@@ -35,7 +35,7 @@ pub fn may_be_made_in_weir(name: &CStr) -> bool {
     !path.exists() && is_in_weir(parent.as_os_str().as_bytes())
 }
 
-/// The path of a file of a name as MPI_File_open takes it, from the root: a program may enter another directory later. `None`: it
+/// The absolute path of a file with a name as MPI_File_open takes it: the program may change its directory later. `None`: the file
 /// does not live in weir.
 pub fn path_in_weir(name: &CStr) -> Option<CString> {
     let path = without_prefix(name.to_bytes());
@@ -43,12 +43,12 @@ pub fn path_in_weir(name: &CStr) -> Option<CString> {
     is_in_weir(path).then(|| CString::new(whole.into_os_string().into_vec()).ok())?
 }
 
-/// Makes writes to a file seen by other nodes once they have returned, whatever its visibility was: it is asked first, since only the
+/// Makes other nodes see each write to a file once it has returned (visibility raw). Reads the visibility first, since only the
 /// owner may set it. An error is that of setxattr(2).
 pub fn make_read_after_write(path: &CStr) -> std::io::Result<()> {
     const RAW: &[u8] = b"raw";
     let mut value = [0_u8; 16];
-    // SAFETY: C strings, and room for so many bytes.
+    // SAFETY: C strings, and room for `value.len()` bytes.
     let length = unsafe {
         libc::getxattr(
             path.as_ptr(),
@@ -60,7 +60,7 @@ pub fn make_read_after_write(path: &CStr) -> std::io::Result<()> {
     if usize::try_from(length).is_ok_and(|length| value.get(..length) == Some(RAW)) {
         return Ok(());
     }
-    // SAFETY: C strings, and so many bytes.
+    // SAFETY: C strings, and a value of `RAW.len()` bytes.
     let code = unsafe {
         libc::setxattr(
             path.as_ptr(),
@@ -81,7 +81,7 @@ fn is_in_weir(path: &[u8]) -> bool {
         return false;
     };
     let mut found = core::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: a C string, and room for the answer. Zeros are a value of it.
+    // SAFETY: a C string, and room for the answer, of which zeros are a valid value: a call that fails leaves them.
     let (code, found): (c_int, libc::statfs) = unsafe {
         (
             libc::statfs(path.as_ptr(), found.as_mut_ptr()),

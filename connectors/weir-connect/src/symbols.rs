@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void, CStr};
 use std::ffi::CString;
 
-/// How the file names of the libraries begin that connectors know.
+/// The prefixes of the file names of the libraries that connectors know.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpnetcdf", b"libhdf5"];
 
 /// Where the search for a symbol begins.
@@ -11,11 +11,11 @@ const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpnetcdf", b"libhdf5"];
 pub enum Search {
     /// With the program: all libraries in their order.
     All,
-    /// Behind the library that asks: what this one replaces is not found again.
+    /// Behind this library: symbols that it replaces are skipped.
     Behind,
 }
 
-/// A function by its name, behind this library.
+/// Finds a function by its name, behind this library.
 ///
 /// # Safety
 ///
@@ -35,8 +35,8 @@ unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
     unsafe { core::mem::transmute_copy(&address) }
 }
 
-/// The address of a symbol: the first one that the search meets, else that of a library of [`LIBRARIES`] that was loaded for
-/// another library alone, as by a module of Python.
+/// The address of a symbol: the first one in the order of the search. If there is none: that of a library of [`LIBRARIES`] whose
+/// symbols only the library that loaded it sees, as with a Python module.
 pub fn find_symbol(search: Search, name: &CStr) -> Option<*mut c_void> {
     let order = match search {
         Search::All => libc::RTLD_DEFAULT,
@@ -66,13 +66,13 @@ pub fn find_symbol(search: Search, name: &CStr) -> Option<*mut c_void> {
 /// A library of this process, or the program itself.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedLibrary {
-    /// Where it lies: no other one is there.
+    /// Its base address; no other library has the same.
     pub base: usize,
     handle: *mut c_void,
 }
 
 impl LoadedLibrary {
-    /// The one that has an address.
+    /// The library that contains an address.
     pub fn containing(address: usize) -> Option<LoadedLibrary> {
         let mut found = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: room for the answer, of which zeros are a value. A name that is found is a C string. The library stays: it
@@ -117,7 +117,7 @@ impl LoadedLibrary {
     }
 }
 
-/// How many bytes a library has mapped from an address of it on.
+/// The number of bytes that a library has mapped from an address on; 0: no library has the address.
 pub fn count_mapped(address: usize) -> usize {
     let mut span = MappedSpan {
         address: address as u64,

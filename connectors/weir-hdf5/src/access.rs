@@ -1,8 +1,8 @@
-//! The connector beneath, as an access list says it by the info of ours. Without info, as when our connector is named alone
+//! The connector beneath, which an access list names in the info of ours. Without info, as when our connector is named alone
 //! (`HDF5_VOL_CONNECTOR=weir`), it is the native one.
 //!
-//! Files are opened, created and asked for by name here, not by the pass-through connector: that one loses the errors of
-//! HDF5, by which a program tells a file that is missing from one that is broken.
+//! Opens, creations and look-ups of files by name use the list made here. The pass-through connector would lose HDF5's errors, by
+//! which a program tells a missing file from a broken one.
 
 use core::ffi::{c_void, CStr};
 
@@ -11,7 +11,7 @@ use crate::connector::VolConnector;
 
 /// The info of the pass-through connector for the native one.
 const ABOVE_NATIVE: &CStr = c"under_vol=0;under_info={}";
-/// The info of the pass-through connector, and its context for wrapping objects: they look alike.
+/// The info of the pass-through connector, and its context for wrapping objects: both have this layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct UnderInfo {
@@ -19,7 +19,7 @@ pub struct UnderInfo {
     info: *mut c_void,
 }
 
-/// Info of our connector, freed at the end.
+/// Info of our connector, freed on drop.
 #[derive(Debug)]
 pub struct VolInfo<'c> {
     connector: &'c VolConnector,
@@ -27,7 +27,7 @@ pub struct VolInfo<'c> {
 }
 
 impl<'c> VolInfo<'c> {
-    /// That for the native connector; null: HDF5 has refused.
+    /// Info for the native connector; null: HDF5 has refused.
     pub fn above_native(connector: &'c VolConnector) -> VolInfo<'c> {
         let mut info = core::ptr::null_mut();
         if let Some(parse) = connector.under.info.from_str {
@@ -42,7 +42,7 @@ impl<'c> VolInfo<'c> {
         }
     }
 
-    /// For the pass-through connector.
+    /// The pointer for the pass-through connector.
     pub fn as_ptr(&self) -> *const c_void {
         self.info.cast()
     }
@@ -52,7 +52,7 @@ impl Drop for VolInfo<'_> {
     fn drop(&mut self) {
         let free = self.connector.under.info.free;
         if let Some(free) = free.filter(|_| !self.info.is_null()) {
-            // SAFETY: the connector made it, and it is used no more.
+            // SAFETY: the connector made the info, and it is not used again.
             unsafe { free(self.info.cast()) };
         }
     }
@@ -65,12 +65,12 @@ pub struct Beneath<'c> {
     info: VolInfo<'c>,
     /// A copy of the list that names the connector beneath.
     pub list: Hid,
-    /// Our connector was named without info.
+    /// True if our connector was named without info.
     pub is_default: bool,
 }
 
 impl<'c> Beneath<'c> {
-    /// That of an access list; `None`: HDF5 has refused.
+    /// The connector beneath of an access list; `None`: HDF5 has refused.
     ///
     /// # Safety
     ///
@@ -99,15 +99,15 @@ impl<'c> Beneath<'c> {
 
     /// The connector.
     pub fn vol(&self) -> Hid {
-        // SAFETY: it is not null: `find` has looked at it.
+        // SAFETY: `find` has checked that it is not null, and only the drop frees it.
         unsafe { (*self.info.info).vol }
     }
 
-    /// An object of our connector for one of the connector beneath, and the same for the request; null stays null.
+    /// Wraps an object of the connector beneath as one of ours, and the request, too; null stays null.
     ///
     /// # Safety
     ///
-    /// Such an object, and a place for a request that is null or has one of that connector.
+    /// An object of the connector beneath, or null; null, or a place for a request with null or one of that connector.
     pub unsafe fn wrap(&self, object: VolObject, request: VolRequest) -> VolObject {
         let Some(wrap) = self.connector.under.wrap.wrap else {
             return core::ptr::null_mut();
@@ -135,7 +135,7 @@ impl<'c> Beneath<'c> {
 impl Drop for Beneath<'_> {
     fn drop(&mut self) {
         let hdf5 = &self.connector.hdf5;
-        // SAFETY: the list is ours, and used no more.
+        // SAFETY: the list is ours, and not used again.
         hdf5.keep_errors(|| unsafe { hdf5.close_list(self.list) });
     }
 }

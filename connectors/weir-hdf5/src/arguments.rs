@@ -1,5 +1,5 @@
-//! The arguments of the operations that this connector makes or looks at, as HDF5 1.14 and 2.x have them
-//! (`H5VLconnector.h`, `H5VLnative.h`, `H5Opublic.h`).
+//! The arguments of the operations that this connector calls or reads, in the layout of HDF5 1.14 and 2.x (`H5VLconnector.h`,
+//! `H5VLnative.h`, `H5Opublic.h`).
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
@@ -68,15 +68,15 @@ pub struct FileSpecific {
     pub of: FileSpecificArguments,
 }
 
-/// Those of one operation.
+/// The arguments of one operation.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union FileSpecificArguments {
-    /// Of a flush: the type of the object, which need not be the file.
+    /// For a flush: the type of the object, which need not be the file.
     pub object_type: c_int,
-    /// Of a reopen: the place for the new file.
+    /// For a reopen: the place for the new file.
     pub reopened: *mut VolObject,
-    /// Of `H5Fis_accessible`, and of `H5Fdelete`, which has no answer.
+    /// For `H5Fis_accessible`, and for `H5Fdelete`, which has no answer.
     pub named: NamedFile,
 }
 
@@ -89,7 +89,7 @@ pub struct NamedFile {
     pub is_accessible: *mut bool,
 }
 
-/// The arguments of an operation of which only the number is looked at.
+/// The arguments of an operation of which only the number is read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OperationNumber {

@@ -1,8 +1,8 @@
-//! The callbacks that replace those of the pass-through connector, each by the slot of its connector. All of them call the
-//! replaced one; after one that failed, HDF5's errors stay as they are. If one of our assertions fails, they fail as HDF5's do.
+//! The callbacks that replace those of the pass-through connector, one set for each slot. Each has the replaced one, or HDF5, do
+//! the operation; if that fails, HDF5's errors stay as they are. If one of our assertions fails, the callback fails as HDF5's do.
 //!
-//! HDF5, their caller, owes what its VOL gives to a callback: objects of the connector, valid lists, arguments of the operation,
-//! and room for the answers, all of which live through the call.
+//! HDF5 calls them, and owes them: objects of the connector, valid lists, arguments of the operation, and room for the answers, all
+//! of which live through the call.
 
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;
@@ -28,7 +28,7 @@ const WRITABLE: c_uint = 1;
 /// `H5F_ACC_CREAT`.
 const NEW: c_uint = 0x10;
 
-/// Replaces callbacks of a class by those of a slot.
+/// Replaces callbacks of a class by those of this slot.
 pub fn replace<const SLOT: usize>(class: &mut VolClass) {
     class.dataset.read = Some(transfer::read_datasets::<SLOT>);
     class.dataset.write = Some(transfer::write_datasets::<SLOT>);
@@ -99,7 +99,7 @@ unsafe extern "C" fn open_file<const SLOT: usize>(
     contain("open_file", work, core::ptr::null_mut)
 }
 
-/// Opens a file by the connector beneath, and notes it.
+/// Opens a file with the connector beneath, and notes it.
 ///
 /// # Safety
 ///
@@ -116,8 +116,8 @@ unsafe fn open_by(
     let Some(connector) = connector else {
         return core::ptr::null_mut();
     };
-    // SAFETY: `access` is a valid access list of this connector, and `request` null or a place for
-    // one, by the caller; what `open` gives is of the connector beneath.
+    // SAFETY: `access` is a valid access list of this connector, and `request` null or a place for one, by the caller; `open`
+    // returns null or an object of the connector beneath.
     unsafe {
         let Some(beneath) = Beneath::find(connector, access) else {
             return core::ptr::null_mut();
@@ -143,8 +143,8 @@ unsafe fn note_file(
     access: Hid,
     list: Hid,
 ) {
-    // SAFETY: `file` is open, and `name`, a C string, and the lists are those of its open, by the
-    // caller. The handle of MPI's driver is the address of a file of MPI.
+    // SAFETY: `file` is open, and `name`, a C string, and the lists are those of its open, by the caller. The handle of MPI's
+    // driver is null or points to an `MPI_File`.
     unsafe {
         let name = CStr::from_ptr(name);
         if !place::lives_in_weir(name) {
@@ -213,7 +213,7 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
                     let reopened = (*arguments).of.reopened;
                     if code >= 0 && !reopened.is_null() && !connector.files.is_empty() {
                         if let Some(number) = connector.file_number(*reopened, list) {
-                            // Its number is that of the file that was open.
+                            // It has the number of the file that was already open.
                             connector.files.note(number, || None);
                         }
                     }
@@ -228,10 +228,10 @@ unsafe extern "C" fn change_file<const SLOT: usize>(
     })
 }
 
-/// Asks for a file by its name, or deletes it.
+/// Checks by name if a file is accessible, or deletes it.
 ///
-/// After an open that failed HDF5 asks all connectors in its directories, without info. Its errors are then those of the open,
-/// and to be kept: a file that is not accessible has none.
+/// After a failed open, HDF5 asks each connector in its directories if the file is accessible, without info. HDF5's errors, those
+/// of the open, are kept then, and none is added if the file is not accessible.
 ///
 /// # Safety
 ///
@@ -244,8 +244,7 @@ unsafe fn change_named(
 ) -> Herr {
     let hdf5 = &connector.hdf5;
     let errors = hdf5.take_errors();
-    // SAFETY: `arguments` are those of an operation that names a file, with room for its answer, by
-    // the caller.
+    // SAFETY: `arguments` are those of an operation that names a file, with room for its answer, by the caller.
     unsafe {
         let mut named = *arguments;
         let Some(beneath) = Beneath::find(connector, named.of.named.access) else {
@@ -303,7 +302,7 @@ struct TypedObject {
     object_type: c_int,
 }
 
-/// The arguments of a change of an object.
+/// The arguments of an operation that changes an object.
 #[derive(Clone, Copy)]
 struct ChangeArguments {
     arguments: *mut OperationNumber,
@@ -337,8 +336,8 @@ unsafe fn change_and_publish(
     }
 }
 
-/// Does the work of a callback with the connector of a slot. It fails if there is none, if the work has no result since the
-/// connector beneath lacks the callback, or if an assertion of ours fails.
+/// Does the work of a callback with the connector of a slot. It fails if the slot has none, if the connector beneath lacks the
+/// callback (`work` returns `None`), or if an assertion of ours fails.
 fn serve(
     call: &str,
     slot: usize,
@@ -348,7 +347,7 @@ fn serve(
     contain(call, work, || FAILED)
 }
 
-/// Declares the callbacks for changes of objects.
+/// Declares the callbacks that change objects.
 macro_rules! changes {
     ($($name:ident $class:ident $object_type:ident $flush:ident;)*) => {$(
         unsafe extern "C" fn $name<const SLOT: usize>(

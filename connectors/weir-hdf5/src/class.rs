@@ -1,5 +1,5 @@
-//! The layout of `H5VL_class_t` and of its callbacks, as HDF5 1.14 and 2.x have them (`H5VLconnector.h`, `H5VL_VERSION` 3).
-//! Of a class of another version only the head is known.
+//! The layout of `H5VL_class_t` and of its callbacks in HDF5 1.14 and 2.x (`H5VLconnector.h`, `H5VL_VERSION` 3). Of a class of
+//! another version only the head is known.
 //!
 //! Callbacks that this connector neither calls nor replaces have no type here.
 
@@ -18,19 +18,19 @@ pub type Callback = Option<unsafe extern "C" fn()>;
 /// A callback with arguments of an operation.
 pub type OperationCallback<A> =
     Option<unsafe extern "C" fn(VolObject, *mut A, Hid, VolRequest) -> Herr>;
-/// The same, on an object beside another one.
+/// The same, for an object at a location.
 pub type LocatedCallback<A> =
     Option<unsafe extern "C" fn(VolObject, *const ObjectLocation, *mut A, Hid, VolRequest) -> Herr>;
 /// The creation of a file.
 pub type FileCreate =
     Option<unsafe extern "C" fn(*const c_char, c_uint, Hid, Hid, Hid, VolRequest) -> VolObject>;
-/// The opening of one.
+/// The opening of a file.
 pub type FileOpen =
     Option<unsafe extern "C" fn(*const c_char, c_uint, Hid, Hid, VolRequest) -> VolObject>;
-/// The closing of one.
+/// The closing of a file.
 pub type FileClose = Option<unsafe extern "C" fn(VolObject, Hid, VolRequest) -> Herr>;
-/// A read or write of datasets: how many, which, their types and spaces in memory, their spaces in the file, the property
-/// list, the buffers.
+/// A read or write of datasets: their number, the datasets, their types and spaces in memory, their spaces in the file, the
+/// property list, the buffers.
 pub type TransferCallback = Option<
     unsafe extern "C" fn(
         usize,
@@ -43,9 +43,9 @@ pub type TransferCallback = Option<
         VolRequest,
     ) -> Herr,
 >;
-/// The class of a connector above or at the bottom.
+/// The class of the connector at a level of the stack.
 pub type GetClass = Option<unsafe extern "C" fn(VolObject, c_int, *mut *const VolClass) -> Herr>;
-/// Its capabilities.
+/// The capabilities of a connector.
 pub type GetCapabilities = Option<unsafe extern "C" fn(*const c_void, *mut u64) -> Herr>;
 
 /// The head of a class of any version.
@@ -82,7 +82,7 @@ pub struct VolClass {
     optional: Callback,
 }
 
-// 74 callbacks; the head, the connector's version, its capabilities and the size of its info.
+// 74 callbacks; 5 words: the head, the connector's version, its capabilities and the size of its info.
 const _: () = assert!(size_of::<VolClass>() == (74 + 5) * size_of::<usize>());
 
 /// `H5VL_info_class_t`.
@@ -102,7 +102,7 @@ pub struct InfoClass {
 #[derive(Clone, Copy, Debug)]
 pub struct WrapClass {
     before: [Callback; 2],
-    /// An object of this connector for one of the connector beneath, by its type and a context.
+    /// Wraps an object of the connector beneath, by its type and a context.
     pub wrap: Option<unsafe extern "C" fn(VolObject, c_int, *mut c_void) -> VolObject>,
     after: [Callback; 2],
 }
@@ -121,7 +121,7 @@ pub struct DatasetClass {
     close: Callback,
 }
 
-/// `H5VL_datatype_class_t`, and `H5VL_group_class_t`: create, open, get, and what is here.
+/// `H5VL_datatype_class_t`, and `H5VL_group_class_t`. `before`: create, open, get.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SubClass {

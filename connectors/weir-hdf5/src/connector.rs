@@ -1,5 +1,5 @@
-//! The connectors of this process: one for each HDF5 that has asked for the plug-in. A callback of HDF5 is not told which connector it
-//! belongs to, so each has callbacks of its own, by its slot.
+//! The connectors of this process: one for each HDF5 that has asked for the plug-in. HDF5 does not tell a callback which connector
+//! it belongs to, so each connector has its own callbacks, by its slot.
 
 use core::ffi::{c_int, c_ulong, c_void};
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ use crate::class::VolClass;
 use crate::files::FilesInWeir;
 use crate::hdf5::Hdf5;
 
-/// More libraries than a process has.
+/// More HDF5 libraries than a process has.
 pub const SLOTS: usize = 4;
 
 /// The connector of one HDF5.
 #[derive(Debug)]
 pub struct VolConnector {
-    /// Where that HDF5 lies.
+    /// The base address of that HDF5.
     pub library: usize,
     pub hdf5: Hdf5,
     /// Its pass-through connector.
@@ -33,10 +33,10 @@ unsafe impl Send for VolConnector {}
 // SAFETY: threads only read a class, and its name.
 unsafe impl Sync for VolConnector {}
 
-/// By slot.
+/// The connectors by slot.
 pub static CONNECTORS: [OnceLock<VolConnector>; SLOTS] = [const { OnceLock::new() }; SLOTS];
 
-/// The connector of a slot; `None`: no callback of the slot is called.
+/// The connector of a slot; `None`: the slot is free, and HDF5 has no callback of it.
 pub fn connector(slot: usize) -> Option<&'static VolConnector> {
     CONNECTORS.get(slot)?.get()
 }
@@ -86,7 +86,7 @@ impl VolConnector {
         (code >= 0).then_some(info.file)
     }
 
-    /// The creation list of a dataset, to be closed.
+    /// The creation list of a dataset; the caller closes it.
     ///
     /// # Safety
     ///

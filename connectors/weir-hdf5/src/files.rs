@@ -1,5 +1,5 @@
-//! The open files of an HDF5 that live in weir, by the numbers that HDF5 gives them. A number stands for one file as long as it
-//! is open, however often it was opened, and no other file of the process gets it later.
+//! The open files of an HDF5 that live in weir, by their numbers in HDF5. A number stands for one file while that is open, however
+//! often it was opened, and no other file of the process gets it later.
 
 use core::ffi::{c_int, c_ulong};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use weir_connect::symbols::{find_symbol, Search};
 pub enum FileAccess {
     /// By MPI.
     Parallel(ParallelFile),
-    /// By this process alone, which writes it: what publishes it. A descriptor of our own is right with every driver of HDF5,
+    /// By this process alone, which writes it. The descriptor is our own, to publish the file: it works with every driver of HDF5,
     /// and after a rename.
     Written(Arc<File>),
 }
@@ -25,14 +25,14 @@ pub enum FileAccess {
 pub struct ParallelFile {
     /// Its `MPI_File`.
     pub handle: MpiHandle,
-    /// It was created, not opened: all its datasets are made by parallel programs.
+    /// True if it was created, not opened: parallel programs have made all its datasets.
     pub is_new: bool,
 }
 
 #[derive(Debug)]
 struct CountedFile {
     access: FileAccess,
-    /// How many times it is open.
+    /// The number of its opens that are not closed.
     count: usize,
 }
 
@@ -74,7 +74,8 @@ impl FilesInWeir {
         files.get(&number).map(|file| file.access.clone())
     }
 
-    /// Makes the file's data visible on all nodes. One of MPI's is: its driver does that in `H5Fflush` itself.
+    /// Makes the file's data visible on all nodes. For a file of MPI nothing is to be done: its driver does that in `H5Fflush`
+    /// itself.
     pub fn publish(&self, number: c_ulong) -> io::Result<()> {
         match self.access(number) {
             Some(FileAccess::Written(file)) => file.sync_all(),
@@ -82,9 +83,9 @@ impl FilesInWeir {
         }
     }
 
-    /// Begins a collective transfer of a file, in all its processes. Returns the file, if the transfer becomes an independent one.
-    /// The processes have agreed on that through the connector of MPI-IO: it decides for its own calls, by the user's hints, the
-    /// servers and the mode of the file; and it has them wait for each other where reads follow writes, or writes reads.
+    /// Begins a collective transfer of a file, in all its processes. Returns the file if the transfer becomes an independent one.
+    /// The processes agree on that through the MPI-IO connector. It decides as for its own calls, by the user's hints, the servers
+    /// and the mode of the file, and makes the processes wait for each other where reads follow writes, or writes reads.
     pub fn begin_collective(&self, number: c_ulong, direction: Direction) -> Option<ParallelFile> {
         type BeginCollective = extern "C" fn(MpiHandle, c_int) -> c_int;
         static FUNCTION: OnceLock<Option<BeginCollective>> = OnceLock::new();
@@ -93,7 +94,7 @@ impl FilesInWeir {
         };
         let find = || {
             let address = find_symbol(Search::All, c"weir_mpiio_begin_collective")?;
-            // SAFETY: its type, in `weir-mpiio`.
+            // SAFETY: `weir-mpiio` exports the function of this name with this type.
             Some(unsafe {
                 core::mem::transmute::<*mut core::ffi::c_void, BeginCollective>(address)
             })

@@ -1,5 +1,5 @@
-//! The functions of an HDF5 that are called. They are those of the library that asks for the plug-in: a process may have
-//! several, as one with two packages of Python that each bring their own.
+//! The functions of HDF5 that the plug-in calls, from the library that asks for it. A process may have several, for example with
+//! two Python packages that each bring their own.
 
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
@@ -26,7 +26,7 @@ type ListQuestion<A> = unsafe extern "C" fn(Hid, *mut A) -> Herr;
 /// An HDF5 with a VOL.
 #[derive(Clone, Copy, Debug)]
 pub struct Hdf5 {
-    /// Those of the connector that an access list names.
+    /// The functions of the connector that an access list names.
     pub create_file: CreateCall,
     pub open_file: OpenCall,
     pub change_file:
@@ -68,7 +68,7 @@ pub fn pass_through_class(library: &LoadedLibrary) -> Option<*const ClassHead> {
     known.or_else(|| {
         // HDF5 2 has a variable.
         let variable = library.symbol(c"H5VL_PASSTHRU_g")?.cast::<Hid>();
-        // SAFETY: it is HDF5's, and an identifier.
+        // SAFETY: HDF5's variable of this name is an identifier, which lives as long as the library.
         class_of(library, unsafe { *variable })
     })
 }
@@ -91,7 +91,7 @@ fn class_of(library: &LoadedLibrary, connector: Hid) -> Option<*const ClassHead>
         unsafe extern "C" fn(*mut c_void, Hid, c_int, *mut *const ClassHead) -> Herr;
     let (mut class, mut object) = (core::ptr::null(), 0_usize);
     let object = (&raw mut object).cast();
-    // SAFETY: the type is that of HDF5's function of this name. The object is asked nothing, but must not be null.
+    // SAFETY: the type is that of HDF5's function of this name. HDF5 does not use the object, but refuses null.
     unsafe {
         let get: GetConnectorClass = library.function(c"H5VLintrospect_get_conn_cls")?;
         let code = get(object, connector, THIS_CONNECTOR, &raw mut class);
@@ -123,25 +123,25 @@ impl Hdf5 {
         }
     }
 
-    /// Takes the errors of HDF5 away; to be put back.
+    /// Takes HDF5's errors off its stack, to be put back or dropped.
     pub fn take_errors(&self) -> Hid {
         // SAFETY: no arguments.
         unsafe { (self.take_errors)() }
     }
 
-    /// Puts errors back instead of those that are there now.
+    /// Puts errors back, in place of the present ones.
     pub fn put_errors(&self, errors: Hid) {
         // SAFETY: HDF5 refuses a stack that it does not have.
         unsafe { (self.put_errors)(errors) };
     }
 
-    /// Forgets errors that were taken away.
+    /// Drops errors that were taken off.
     pub fn drop_errors(&self, errors: Hid) {
         // SAFETY: HDF5 refuses a stack that it does not have.
         unsafe { (self.close_errors)(errors) };
     }
 
-    /// Does something that itself calls HDF5, after a call that failed: its errors stay.
+    /// Does an action that calls HDF5, and keeps the errors of a call before it.
     pub fn keep_errors<T>(&self, action: impl FnOnce() -> T) -> T {
         let errors = self.take_errors();
         let result = action();
@@ -149,7 +149,7 @@ impl Hdf5 {
         result
     }
 
-    /// A copy of the info of the connector of an access list, to be freed by the connector; null: it has none.
+    /// A copy of the info of the connector of an access list; the connector frees it. Null: there is none.
     ///
     /// # Safety
     ///
@@ -164,11 +164,11 @@ impl Hdf5 {
         }
     }
 
-    /// A copy of an access list for another connector, with its info.
+    /// A copy of an access list that names another connector, with that one's info.
     ///
     /// # Safety
     ///
-    /// A valid list, a connector, and info of that.
+    /// A valid list, a valid connector, and info of that connector.
     pub unsafe fn copy_for(&self, list: Hid, connector: Hid, info: *const c_void) -> Option<Hid> {
         // SAFETY: the list, the connector and its info are valid, by the caller. HDF5 copies the
         // info; `own` is made here.
@@ -195,7 +195,7 @@ impl Hdf5 {
         unsafe { (self.close_list)(list) };
     }
 
-    /// True if all storage of a dataset with this creation list, without filters, is there once a parallel program has opened it.
+    /// True if all storage of an unfiltered dataset with this creation list is allocated once a parallel program has opened it.
     ///
     /// # Safety
     ///
@@ -219,7 +219,7 @@ impl Hdf5 {
         unsafe { (self.count_filters)(list) == 0 }
     }
 
-    /// True if files that are opened with this access list are MPI's.
+    /// True if this access list selects the driver for MPI-IO.
     ///
     /// # Safety
     ///

@@ -1,29 +1,29 @@
 //! The HDF5 connector: `libweir_hdf5.so`, a plug-in of HDF5's virtual object layer (VOL), which HDF5 1.14 and 2.x load when
 //! `HDF5_VOL_CONNECTOR` names it. `weir run` sets that variable.
 //!
-//! It lies between a program and the connector beneath, the native one as a rule, and passes all calls through. On files that live
+//! It lies between a program and the connector beneath, usually the native one, and passes all calls through. For files that live
 //! in weir
-//! - collective transfers become independent (`transfer`): HDF5 makes ready for an exchange between processes that weir does not need;
-//! - a flush publishes: other nodes see what was written. The drivers of HDF5 for one process do nothing in a flush.
+//! - collective transfers become independent (`transfer`): HDF5 prepares an exchange between processes that weir does not need;
+//! - a flush publishes: other nodes see the data. HDF5's drivers for one process do nothing in a flush.
 //!
-//! The passing through is HDF5's own: the class of its pass-through connector is copied, and some of its 74 callbacks are replaced.
-//! The close of a file needs nothing here: the interposer tells the server of the last close.
+//! The passing through is HDF5's own: the plug-in copies the class of its pass-through connector, and replaces some of the 74
+//! callbacks. A close needs nothing here: the interposer tells the server of the last close.
 //!
-//! HDF5 is found at run time: a plug-in that linked it would bring a second one into a process. A process may have several
-//! of them, and each gets a connector of its own, by the address from which it asks.
+//! HDF5 is found at run time: a plug-in that linked it would bring a second one into the process. A process may have several; each
+//! gets its own connector, found by the address that asks for the plug-in.
 //!
-//! A program must not fail because of this library. An HDF5 with another VOL (1.12, a later one) gets its own pass-through class; one without
-//! a VOL (1.10) that looks for a filter here finds none.
+//! A program must not fail because of this library. An HDF5 1.12 gets its own native class, a later one with an unknown VOL its own
+//! pass-through class. One without a VOL (1.10), which looks for a filter here, finds none.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `class`, `arguments` | layouts of HDF5 |
-//! | `hdf5` | the functions of an HDF5 that are called |
+//! | `hdf5` | the functions of HDF5 that the plug-in calls |
 //! | `plugin` | the class that an HDF5 gets |
 //! | `connector` | the connectors of this process |
 //! | `calls` | the callbacks that replace others |
-//! | `transfer` | those for reads and writes |
-//! | `access` | access lists that say which connector is beneath |
+//! | `transfer` | the callbacks for reads and writes |
+//! | `access` | access lists that name the connector beneath |
 //! | `files` | the open files that live in weir |
 
 mod access;
@@ -57,7 +57,7 @@ pub extern "C" fn H5PLget_plugin_info() -> *const c_void {
     core::arch::naked_asm!("mov x0, x30", "b {}", sym give_class);
 }
 
-/// The same, by the address to which the call returns.
+/// Finds the class by the return address of the call.
 extern "C" fn give_class(caller: usize) -> *const c_void {
     let find = || plugin::class_for(caller);
     weir_connect::bugs::contain("give_class", find, plugin::no_class)

@@ -1,12 +1,12 @@
 //! Reads and writes of datasets: collective ones of files in weir become independent.
 //!
-//! A collective transfer of HDF5 has its processes agree on how to make it, and then makes collective calls of MPI-IO. Only the
-//! latter are changed by the connector of MPI-IO. All processes of a file choose alike, for they know the same: the choice made
-//! for the file when it was opened, and the dataset's creation list.
+//! In a collective transfer the processes of HDF5 agree on how to make it, and then make collective calls of MPI-IO. The MPI-IO
+//! connector changes only those calls. All processes of a file decide alike, since they know the same: the choice made for the file
+//! when it was opened, and the dataset's creation list.
 //!
-//! Collective stay
+//! These stay collective:
 //! - all transfers of datasets with filters: HDF5 requires it of writes, and a chunk is decompressed once;
-//! - writes to datasets of chunks that may have to be made: a serial program makes chunks when they are written, a parallel one
+//! - writes to chunked datasets whose chunks may not all exist: a serial program makes a chunk when it writes it, a parallel one
 //!   makes all at once.
 
 use core::ffi::c_void;
@@ -80,9 +80,8 @@ unsafe fn transfer(
         return FAILED;
     };
     let (hdf5, list) = (&connector.hdf5, arguments.list);
-    // SAFETY: `callback` and the arguments are those of one transfer of HDF5, by the caller. The
-    // list is the program's own; HDF5 lets nobody else use it during the call, and it is as it was
-    // afterwards.
+    // SAFETY: `callback` and the arguments are those of one transfer of HDF5, by the caller. The list is the program's own; HDF5
+    // lets nobody else use it during the call, and its mode is restored after it.
     unsafe {
         let is_changed =
             is_changed(connector, direction, arguments) && hdf5.set_collective(list, false);
@@ -106,7 +105,7 @@ unsafe fn transfer(
     }
 }
 
-/// True if a transfer is collective and need not be.
+/// True if a transfer is collective and can be independent.
 ///
 /// # Safety
 ///
@@ -127,7 +126,7 @@ unsafe fn is_changed(
     }
 }
 
-/// True if independent transfers of a dataset do the same.
+/// True if independent transfers of a dataset have the same result.
 ///
 /// # Safety
 ///

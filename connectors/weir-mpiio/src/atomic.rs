@@ -1,11 +1,11 @@
-//! Files in atomic mode: what one process writes, the others read (MPI 4.0, section 14.6.1), on whatever node they are.
+//! Files in atomic mode: a process reads what another one wrote before (MPI 4.0, section 14.6.1), on any node.
 //!
-//! ROMIO locks in that mode, and a lock of weir's publishes. OMPIO relies on the order of POSIX's calls, which between nodes holds for
-//! files of visibility `raw` alone. So a file that gets atomic mode is made one. Each process does so before its own accesses in that
-//! mode, so none has to wait for another, and where the file is `raw` already, by default, it costs one look.
+//! ROMIO locks in that mode, and a lock of weir's publishes. OMPIO relies on the order of POSIX calls, which holds between nodes
+//! only for files of visibility `raw`. So a file that gets atomic mode is made `raw`. Each process does so before its own accesses
+//! in that mode, so none waits for another. If the file is `raw` already, as by default, that costs one look at the attribute.
 //!
-//! The file stays `raw`: a process that took that back could do so while another one is still in the mode, since the call that
-//! ends it need not synchronise.
+//! The file stays `raw` afterwards. The call that ends the mode need not synchronise, so a process that restored the visibility
+//! could do so while another one is still in the mode.
 
 use core::ffi::CStr;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub fn forget_path(file: MpiHandle) {
     }
 }
 
-/// Makes a file one that atomic mode can rely on. A failure is told once: the mode is then what it is without this library.
+/// Makes a file fit for atomic mode. A failure is reported once; the mode is then as it is without this library.
 pub fn prepare(file: MpiHandle) {
     static TOLD: Once = Once::new();
     let paths = PATHS.read().unwrap_or_else(PoisonError::into_inner);

@@ -151,8 +151,8 @@ pub unsafe extern "C" fn MPI_File_set_info(file: MpiHandle, info: MpiHandle) -> 
     contain("MPI_File_set_info", work, internal_error)
 }
 
-/// For the connectors of libraries above MPI-IO, which make collective transfers of several calls: begins one on a file, in all
-/// processes that have it open. Not 0 if its calls become independent ones: those that write, or those that read.
+/// Begins a collective transfer on a file, for connectors of libraries above MPI-IO, whose transfers make several calls. All
+/// processes that have the file open call this. Not 0: the MPI-IO calls of this direction become independent ones.
 #[no_mangle]
 pub extern "C" fn weir_mpiio_begin_collective(file: MpiHandle, is_write: c_int) -> c_int {
     let work = || {
@@ -165,8 +165,8 @@ pub extern "C" fn weir_mpiio_begin_collective(file: MpiHandle, is_write: c_int) 
     contain("weir_mpiio_begin_collective", work, || 0)
 }
 
-/// Declares collective calls: each calls the independent one with the same arguments for a file whose calls are changed, and
-/// itself for others.
+/// Declares collective calls. For a file whose calls are changed, each calls the independent function with the same arguments;
+/// otherwise MPI's own collective one.
 macro_rules! collective_calls {
     ($($collective:ident $own:literal, $independent:literal, $direction:ident,
         ($($argument:ident: $kind:ty),*);)*) => {$(

@@ -1,4 +1,4 @@
-//! The calls of a file that are changed: chosen when it is opened, and again when its mode, its view or its hints change.
+//! Chooses the calls of a file that are changed: when it is opened, and again when its mode, its view or its hints change.
 
 use core::ffi::{c_int, CStr};
 
@@ -14,14 +14,14 @@ use crate::view;
 #[derive(Debug)]
 pub struct OpenChoice {
     calls: ChangedCalls,
-    /// A copy of the communicator, if it has several processes. Made before the open, which may fail in some of them alone.
+    /// A copy of the communicator, if it has several processes. Made before the open, which may fail in only some of them.
     comm: Option<Communicator>,
-    /// The info object with which it is opened, if it is not the caller's.
+    /// The info object for the open, if it is not the caller's.
     info: Option<MpiHandle>,
 }
 
 impl OpenChoice {
-    /// Agrees on them.
+    /// Agrees with the other processes on the calls.
     ///
     /// # Safety
     ///
@@ -68,8 +68,8 @@ impl OpenChoice {
         self.info.unwrap_or(callers)
     }
 
-    /// Notes the file, once it is open. One that was made on the parallel file system after all, by a rule of an elevated
-    /// directory, gets the usual hints; all processes see that alike.
+    /// Notes the file, once it is open. If a rule of an elevated directory has put it on the parallel file system after all, it
+    /// gets the usual hints; all processes see that alike.
     ///
     /// # Safety
     ///
@@ -87,19 +87,19 @@ impl OpenChoice {
         }
     }
 
-    /// Frees the info object, once MPI has seen it, and the communicator, if no file has it.
+    /// Frees the info object, which MPI no longer needs, and the communicator, if no file has it.
     pub fn free(self, mpi: &Mpi) {
         if let Some(comm) = self.comm {
             comm.free();
         }
         if let Some(info) = self.info {
-            // SAFETY: it is ours, and was used by the open alone.
+            // SAFETY: it is ours, and only the open has used it.
             unsafe { mpi.free_info(info) };
         }
     }
 }
 
-/// Frees a communicator of one process, which waits for nobody.
+/// Frees a communicator of a single process, which has nobody to wait for.
 fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
     if comm.size > 1 {
         return Some(comm);
@@ -108,8 +108,8 @@ fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
     None
 }
 
-/// Before a file gets a view, and the caller's hints with it: which the calls follow. Returns the info object to give it, if it is not the
-/// caller's.
+/// Adapts the changed calls to the view and the hints that a file is about to get. Returns the info object to give to MPI, if it is
+/// not the caller's.
 ///
 /// # Safety
 ///
@@ -136,7 +136,7 @@ pub fn forget(file: MpiHandle) {
     atomic::forget_path(file);
 }
 
-/// After a file got another mode: in atomic mode none of its calls are changed.
+/// Adapts the hints of a file after a change of its mode: in atomic mode none of its calls are changed.
 ///
 /// # Safety
 ///

@@ -1,9 +1,9 @@
 //! The files of this process whose collective calls are changed.
 //!
-//! The exchange of a collective call keeps processes in step, and programs rely on it, although MPI promises nothing: a
-//! collective read finds what the collective write before it has written, in any process. So collective calls wait for all
-//! processes where reads follow writes, or writes reads: all make the same collective calls on a file in one order.
-//! Writes that follow writes do not wait.
+//! The exchange of a collective call keeps processes in step. Programs rely on that, although MPI does not promise it: a collective
+//! read sees the data of the collective write before it, from all processes. So collective calls wait for all processes where reads
+//! follow writes, or writes reads. All processes make the same collective calls on a file in the same order. Writes that follow
+//! writes do not wait.
 
 use core::ffi::CStr;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use weir_connect::mpi::{Communicator, Direction, Mpi, MpiHandle};
 
-/// ROMIO's hints for data sieving. Those for the exchange are not used: without it ROMIO's calls with a shared pointer mix data
-/// (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
+/// ROMIO's hints for data sieving. The hints that turn off the exchange are not used: without it, ROMIO's calls with a shared
+/// pointer mix data (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
 const ROMIO: [(&CStr, Direction); 2] = [
     (c"romio_ds_write", Direction::Write),
     (c"romio_ds_read", Direction::Read),
 ];
-/// The value without which ROMIO was never told.
+/// ROMIO's default value.
 const USUAL: &CStr = c"automatic";
 /// MPI's own hint (MPI 4.0, section 14.2.8).
 const BUFFERING: &CStr = c"collective_buffering";
@@ -25,27 +25,27 @@ const BUFFERING: &CStr = c"collective_buffering";
 /// A name and a value.
 pub type Hint = (&'static CStr, &'static CStr);
 
-/// How far the pieces of a view lie apart.
+/// The distance between the pieces of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ViewShape {
-    /// It has no gaps, or they are left out faster than read.
+    /// It has no gaps, or it is faster to skip them than to read them.
     #[default]
     Sparse,
-    /// Its gaps are read faster than left out.
+    /// It is faster to read its gaps than to skip them.
     Dense,
 }
 
 /// The collective calls of a file that are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangedCalls {
-    /// Those that write.
+    /// True if writes are changed.
     pub writes: bool,
-    /// Those that read.
+    /// True if reads are changed.
     pub reads: bool,
-    /// None of them while it is in atomic mode.
+    /// True in atomic mode, in which no calls are changed.
     is_atomic: bool,
     view: ViewShape,
-    /// Of ROMIO's hints, those that are not the user's.
+    /// For each of ROMIO's hints: true if this library sets it.
     hints: [bool; ROMIO.len()],
 }
 
@@ -73,13 +73,13 @@ impl CallOrder {
             .replace(direction)
             .is_some_and(|last| last != direction);
         if let Some(comm) = self.comm.as_ref().filter(|_| is_turn) {
-            // If MPI fails here, its error handler has heard why, and the call itself says more.
+            // If MPI fails here, it has called its error handler, and the call is made all the same.
             let _ = comm.highest([0]);
         }
     }
 }
 
-/// By the handles of files.
+/// The files by their handles.
 static FILES: RwLock<Option<HashMap<MpiHandle, ChangedFile>>> = RwLock::new(None);
 
 impl ChangedCalls {
@@ -94,8 +94,8 @@ impl ChangedCalls {
         calls
     }
 
-    /// The calls that may be changed as far as the user's hints say. None if there is a file of ROMIO's hints
-    /// (`ROMIO_HINTS`): it is for all files, and ours would come before it.
+    /// The calls that the user's hints permit to change. None if there is a file of ROMIO's hints (`ROMIO_HINTS`): that is for all
+    /// files, and our hints would override it.
     ///
     /// # Safety
     ///
@@ -108,7 +108,7 @@ impl ChangedCalls {
         let is = |name, value: &CStr| unsafe {
             mpi.hint(info, name).is_some_and(|hint| *hint == *value)
         };
-        // With the second one only some processes have the file open.
+        // With the second hint only some processes have the file open.
         let is_exchange_wanted = is(BUFFERING, c"true") || is(c"romio_no_indep_rw", c"true");
         ChangedCalls::new(
             !is_exchange_wanted && !is(c"romio_cb_write", c"enable"),
@@ -123,7 +123,7 @@ impl ChangedCalls {
         }
     }
 
-    /// Leaves the hints alone that the user gives.
+    /// Excludes the hints that the user sets.
     ///
     /// # Safety
     ///
@@ -144,7 +144,7 @@ impl ChangedCalls {
         })
     }
 
-    /// The same hints, as for files elsewhere.
+    /// The same hints with the values for files elsewhere.
     pub fn usual_hints(self) -> Vec<Hint> {
         self.hints_with(|_| USUAL)
     }
@@ -179,7 +179,7 @@ pub fn forget(file: MpiHandle) {
     }
 }
 
-/// Changes the calls of a file. Returns them, as they are then and as they were, if there are any.
+/// Changes the calls of a file. Returns the new and the old ones; `None`: the file is not noted.
 fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<[ChangedCalls; 2]> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let calls = &mut files.as_mut()?.get_mut(&file)?.calls;
@@ -188,13 +188,13 @@ fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<[Ch
     Some([*calls, old])
 }
 
-/// Notes if a file is in atomic mode. Returns the hints for it, if any of its calls are changed.
+/// Notes a file's mode. Returns its hints; `None`: none of its calls are changed.
 pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<Vec<Hint>> {
     let [calls, _] = change(file, |calls| calls.is_atomic = is_atomic)?;
     Some(calls.hints())
 }
 
-/// Notes the view that a file gets. Returns its hints, if they are others than before.
+/// Notes the view that a file gets. Returns its hints if they have changed.
 pub fn note_view(file: MpiHandle, view: ViewShape) -> Vec<Hint> {
     let changed = change(file, |calls| calls.view = view);
     let [new, old] = changed.unwrap_or_default().map(ChangedCalls::hints);
@@ -235,8 +235,8 @@ fn order_of(file: MpiHandle) -> Option<Arc<CallOrder>> {
     Some(Arc::clone(&files.as_ref()?.get(&file)?.order))
 }
 
-/// Begins a collective call on a file, in all its processes. True if it becomes an independent one, for all; then, or where the one
-/// before it was, it has waited for them, if that is its turn.
+/// Begins a collective call on a file, in all its processes. True if the call becomes an independent one, in all of them. If the
+/// direction of calls changes here, it first waits for all processes.
 pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
     let (order, is_changed) = {
         let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
@@ -246,7 +246,7 @@ pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
         let is_changed = !file.calls.is_atomic && file.calls.has(direction);
         (Arc::clone(&file.order), is_changed)
     };
-    // Also a call that stays an exchange: some processes may still write when others have left it.
+    // Also if the call stays an exchange: some processes may still write when others have left the call before.
     order.begin_call(direction);
     is_changed
 }

@@ -1,12 +1,12 @@
-//! The functions that Fortran programs call, where these do not call `c`: their names for `mpif.h` and the module `mpi` have the
-//! underscore that gfortran, ifx and flang append.
+//! The functions that Fortran programs call where their libraries do not call `c`. The names for `mpif.h` and the module `mpi` have
+//! the underscore that gfortran, ifx and flang append.
 //!
 //! | | `mpif.h`, module `mpi` | module `mpi_f08` |
 //! | --- | --- | --- |
 //! | Open MPI | `mpi_file_open_` calls a C function by a name that cannot be replaced | calls `ompi_file_open_f` |
-//! | MPICH | `mpi_file_open_` calls `c` | `mpi_file_open_f08_`, as Open MPI's `mpi_file_open_` |
+//! | MPICH | `mpi_file_open_` calls `c` | `mpi_file_open_f08_` calls a C function by a name that cannot be replaced |
 //!
-//! All arguments are pointers; the length of a name comes last. In `mpi_f08` the error code may be left out.
+//! All arguments are pointers, but for the length of a name, which comes last. In `mpi_f08` the error code may be left out.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -23,7 +23,7 @@ use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 
-/// Objects of MPI that are passed to its functions on files.
+/// The objects of MPI that its functions on files take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ObjectKind {
     Communicator,
@@ -42,7 +42,7 @@ struct Conversions {
 }
 
 impl Conversions {
-    /// `None`: this is not the MPI whose functions are replaced.
+    /// Finds them. `None`: this is not the MPI whose functions are replaced.
     fn get(is_openmpi: bool) -> Option<&'static Conversions> {
         static CONVERSIONS: OnceLock<Option<Conversions>> = OnceLock::new();
         // SAFETY: the types are those of MPI's functions of these names.
@@ -110,7 +110,7 @@ impl Conversions {
 ///
 /// # Safety
 ///
-/// `name` is null, or so many bytes long.
+/// `name` is null, or `bytes` bytes long.
 unsafe fn c_name(name: *const c_char, bytes: usize) -> Option<CString> {
     if name.is_null() {
         return None;
@@ -365,14 +365,14 @@ file_calls!(true c_int: ompi_file_open_f c"ompi_file_open_f", ompi_file_close_f 
 file_calls!(false usize: mpi_file_open_f08_ c"mpi_file_open_f08_", mpi_file_close_f08_ c"mpi_file_close_f08_",
     mpi_file_set_atomicity_f08_ c"mpi_file_set_atomicity_f08_", mpi_file_set_view_f08_ c"mpi_file_set_view_f08_", mpi_file_set_info_f08_ c"mpi_file_set_info_f08_");
 
-/// The second of two things: a macro repeats it for each of the first.
+/// Expands to its second argument, so that a macro can repeat that for each of the first.
 macro_rules! replace {
     ($first:ident $second:ty) => {
         $second
     };
 }
 
-/// Declares collective calls, each with its own name behind this library, and the name of the independent call.
+/// Declares collective calls, each with the name of MPI's own function, and the name of the independent call.
 macro_rules! collective_calls {
     ($($collective:ident $own:literal, $independent:literal, $direction:ident, ($($argument:ident)*);)*) => {$(
         /// A collective call of MPI-IO.

@@ -1,32 +1,31 @@
 //! The MPI-IO connector: `libweir_mpiio.so`, which `weir run` preloads behind the interposer.
 //!
-//! A collective call of MPI-IO first exchanges data between processes, so that few of them write few large requests
-//! ("two-phase I/O", Thakur, Gropp and Lusk, 1999), and an independent call with gaps reads and writes back what is
-//! between them ("data sieving"). Both are for storage on which each request is slow. In weir a request costs
-//! microseconds, and the exchange many times that. So for files that live in weir
-//! - a blocking collective call becomes the independent one;
-//! - ROMIO (MPICH, and Open MPI's `romio321`) is told by its hints not to sieve, but for reads by a view of small pieces that lie close
+//! A collective call of MPI-IO first exchanges data between processes, so that few of them write few large requests ("two-phase
+//! I/O", Thakur, Gropp and Lusk, 1999). An independent call with gaps reads the gaps, too, and writes them back ("data sieving").
+//! Both are for storage on which each request is slow. In weir a request costs microseconds, and the exchange many times that. So
+//! for files that live in weir
+//! - hints tell ROMIO (MPICH, and Open MPI's `romio321`) not to sieve, except for reads with a view of small pieces that lie close
 //!   together.
 //!
-//! Bytes of other nodes are read ahead of processes that read at equal distances, as such a call does.
+//! Weir reads bytes of other nodes ahead for processes that read at equal distances, as such a call does.
 //!
 //! MPI permits that: a collective call on a file need not synchronise, and the rules of consistency are the same (MPI 4.0,
 //! sections 14.4.1 and 14.6.1). Hints of the user win, at the open and later: a file with `romio_cb_write=enable`, or
 //! `collective_buffering=true`, is left alone. So are files in atomic mode, split and nonblocking collectives, and shared file
 //! pointers.
 //!
-//! MPI is found at run time (`mpi`), so one build serves MPICH and Open MPI; a process without it never calls anything here.
-//! All processes of a file's communicator do the same: they agree on it when the file is opened.
+//! MPI is found at run time (`mpi`), so one build serves MPICH and Open MPI; in a process without MPI nothing here is called.
+//! All processes of a file's communicator act alike: they agree on the choice when the file is opened.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `mpi` | the functions of MPI-IO that are called for other ones |
+//! | `mpi` | the functions of MPI-IO that the connector calls |
 //! | `files` | the files of this process whose collective calls are changed |
 //! | `choice` | the choice of these calls |
 //! | `view` | the pieces of a view |
 //! | `atomic` | files in atomic mode, which other nodes read at once |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
-//! | `fortran` | those that Fortran programs call, where these do not call `c` |
+//! | `fortran` | the functions that Fortran programs call, where these do not call `c` |
 
 mod atomic;
 mod c;

@@ -1,4 +1,4 @@
-//! The functions of MPI-IO that are called for other ones. Each is that of the profiling interface (`PMPI_`).
+//! The functions of MPI-IO that the connector calls, all from the profiling interface (`PMPI_`).
 
 use core::ffi::{c_char, c_int, CStr};
 use std::sync::OnceLock;
@@ -23,10 +23,10 @@ type MpiSetView = unsafe extern "C" fn(
 ) -> c_int;
 type MpiSetAtomicity = unsafe extern "C" fn(MpiHandle, c_int) -> c_int;
 
-/// MPI, with what it does on files.
+/// MPI, with its functions on files.
 #[derive(Clone, Copy, Debug)]
 pub struct MpiIo {
-    /// The rest of it.
+    /// MPI's other functions.
     pub mpi: &'static Mpi,
     pub file_open: MpiFileOpen,
     pub file_close: MpiFileClose,
@@ -36,7 +36,7 @@ pub struct MpiIo {
 }
 
 impl MpiIo {
-    /// That of this process; `None`: none is loaded, or it lacks a function.
+    /// The MPI of this process; `None`: none is loaded, or it lacks a function.
     pub fn get() -> Option<&'static MpiIo> {
         static MPI: OnceLock<Option<MpiIo>> = OnceLock::new();
         // SAFETY: the types are those of MPI's functions of these names.
@@ -53,14 +53,14 @@ impl MpiIo {
         MPI.get_or_init(find).as_ref()
     }
 
-    /// Gives an open file hints. All processes of its communicator must call this. ROMIO of Open MPI does not hear of them.
+    /// Gives an open file hints. All processes of its communicator must call this. ROMIO of Open MPI ignores them.
     ///
     /// # Safety
     ///
     /// A valid file.
     pub unsafe fn give_hints(&self, file: MpiHandle, hints: &[(&CStr, &CStr)]) {
-        // SAFETY: the file is open, and all its processes call this, by the caller; the info object
-        // is ours. Without hints it is slower, and as good.
+        // SAFETY: the file is open, and all its processes call this, by the caller; the info object is ours. A failure is ignored:
+        // hints only affect speed.
         unsafe {
             if let Some(info) = self.mpi.info_of(hints) {
                 (self.file_set_info)(file, info);

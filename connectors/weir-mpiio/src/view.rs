@@ -1,7 +1,7 @@
-//! The pieces of a view: data sieving is of use where they lie close together.
+//! The pieces of a view. Data sieving pays off where they lie close together.
 //!
-//! ROMIO reads the pieces of a view one by one, 0.7 us each, or all that lies between the first and the last of them
-//! (data sieving). From weir's memory the gaps of [`SIEVED_SPACING`] bytes are read in less time than a call takes.
+//! ROMIO reads the pieces of a view one by one, 0.7 us each, or all bytes from the first to the last of them (data sieving). Below
+//! a spacing of [`SIEVED_SPACING`] bytes, reading the gaps from weir's memory takes less time than a call.
 
 use core::ffi::c_int;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use weir_connect::symbols::function;
 
 use crate::files::ViewShape;
 
-/// The largest distance from the begin of a piece to the next, on average, at which gaps are read, too, bytes.
+/// The largest average distance, in bytes, from the beginning of a piece to that of the next at which gaps are read, too.
 const SIEVED_SPACING: u64 = 2048;
 /// `MPI_ORDER_FORTRAN`, of MPICH and of Open MPI.
 const FORTRAN_ORDER: [u64; 2] = [57, 1];
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 32;
 type TypeSize = unsafe extern "C" fn(MpiHandle, *mut Count) -> c_int;
 type TypeExtent = unsafe extern "C" fn(MpiHandle, *mut Count, *mut Count) -> c_int;
 
-/// The functions that tell the shape of a datatype.
+/// The functions of MPI that give the shape of a datatype.
 #[derive(Clone, Copy, Debug)]
 struct ShapeReader {
     made: DatatypeReader,
@@ -59,11 +59,11 @@ pub unsafe fn read_shape(mpi: &Mpi, filetype: MpiHandle) -> ViewShape {
 /// Bytes of a datatype.
 #[derive(Clone, Copy, Debug)]
 struct Extents {
-    /// Those of its pieces.
+    /// The bytes of its pieces.
     size: u64,
-    /// From one to the next in a row.
+    /// The bytes from one datatype to the next in a row.
     extent: u64,
-    /// From the first piece to the end of the last.
+    /// The bytes from the first piece to the end of the last.
     true_extent: u64,
 }
 
@@ -118,7 +118,7 @@ impl ShapeReader {
         })
     }
 
-    /// The pieces of a datatype of which there are several in a row: 0 of one without gaps, which adds none.
+    /// The number of pieces that each datatype of a row adds; 0 if it has no gaps, so that the row is one piece.
     ///
     /// # Safety
     ///
@@ -135,7 +135,7 @@ impl ShapeReader {
         }
     }
 
-    /// The pieces of a derived datatype; those that touch may count as several. `None`: they are not known.
+    /// The number of pieces of a derived datatype; pieces that touch may count as several. `None`: it is not known.
     ///
     /// # Safety
     ///
@@ -163,7 +163,7 @@ impl ShapeReader {
     }
 }
 
-/// The pieces of so many of a datatype in a row. `in_row`: of one; 0: it has no gaps.
+/// The number of pieces of `len` datatypes in a row. `in_row`: the pieces that each adds; 0: it has no gaps.
 fn pieces_of_block(len: u64, in_row: u64) -> u64 {
     match in_row {
         0 => len.min(1),
@@ -171,7 +171,7 @@ fn pieces_of_block(len: u64, in_row: u64) -> u64 {
     }
 }
 
-/// The pieces of a datatype that is made of one other one. `numbers`: in the order of MPI's standard.
+/// The number of pieces of a datatype made from a single other one. `numbers`: in the order of MPI's standard.
 fn pieces_of_blocks(combiner: Combiner, numbers: &[u64], in_row: u64) -> Option<u64> {
     let block = |len: &u64| pieces_of_block(*len, in_row);
     match (combiner, numbers) {
@@ -203,7 +203,7 @@ fn pieces_of_blocks(combiner: Combiner, numbers: &[u64], in_row: u64) -> Option<
     }
 }
 
-/// The pieces of a part of an array, of each dimension the length and that of the part; the last one is that of neighbours.
+/// The number of pieces of a part of an array. `lens`: for each dimension its length and the part's, the fastest dimension last.
 fn rows_of(lens: &[(u64, u64)]) -> u64 {
     let cut = lens.iter().rposition(|(whole, part)| part < whole);
     let above = &lens[..cut.unwrap_or(0)];

@@ -1,5 +1,5 @@
-//! The arguments of a put or a get: checked as PnetCDF checks them, with its error codes, and turned into a part of a variable
-//! and elements one after the other.
+//! The arguments of a put or a get. They are checked as in PnetCDF, with its error codes, and converted to a part of a variable and
+//! contiguous elements.
 
 use core::ffi::{c_int, c_void};
 
@@ -17,7 +17,7 @@ use crate::library::{
 /// The highest number of a record in the formats before CDF-5.
 const MAX_RECORDS: u64 = u32::MAX as u64;
 
-/// The part that a call names, as pointers to so many numbers as the variable has dimensions.
+/// The part that a call names, as pointers to one number for each dimension of the variable.
 #[derive(Clone, Copy, Debug)]
 pub enum NamedPart {
     /// All of it (`var`).
@@ -37,14 +37,14 @@ pub enum NamedPart {
 /// The type of a call's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum MemoryType {
-    /// That of the function's name.
+    /// The type in the function's name.
     Named(ElementType),
-    /// That of arguments (the flexible functions): so many of a datatype of MPI.
+    /// The type in the arguments (the flexible functions): a count of a datatype of MPI.
     Flexible(Offset, MpiHandle),
 }
 
 impl MemoryType {
-    /// So many of a derived datatype, if memory is described by one.
+    /// The count and the derived datatype, if one describes memory.
     pub fn derived(self, datatypes: &Datatypes) -> Option<(Offset, MpiHandle)> {
         match self {
             MemoryType::Flexible(count, datatype) => {
@@ -55,8 +55,8 @@ impl MemoryType {
         }
     }
 
-    /// True if memory has the elements of a part, by the count of a call's arguments. A derived datatype's are counted when
-    /// they are packed. `NC_COUNT_IGNORE` (-1): as many as the part.
+    /// True if the count in a call's arguments is that of a part's elements. Elements of a derived datatype are counted when they
+    /// are packed. `NC_COUNT_IGNORE` (-1) means as many as the part has.
     pub fn has_elements(self, datatypes: &Datatypes, part: &Subarray) -> bool {
         match self {
             MemoryType::Flexible(count, datatype) if datatypes.element(datatype).is_some() => {
@@ -91,7 +91,7 @@ impl MemoryType {
 ///
 /// # Errors
 ///
-/// There is none, or it stands for the file (`NC_GLOBAL`).
+/// The number is not that of a variable, or it stands for the file (`NC_GLOBAL`).
 pub fn variable(definitions: &FileDefinitions, number: c_int) -> Result<(u32, &Variable), c_int> {
     if number == -1 {
         return Err(NC_EGLOBAL);
@@ -101,7 +101,7 @@ pub fn variable(definitions: &FileDefinitions, number: c_int) -> Result<(u32, &V
     Ok((index, variable.ok_or(NC_ENOTVAR)?))
 }
 
-/// Checks that elements may become those of the variable.
+/// Checks that elements can be converted to those of the variable.
 ///
 /// # Errors
 ///
@@ -120,15 +120,15 @@ impl NamedPart {
         matches!(self, NamedPart::Whole)
     }
 
-    /// The part of a variable. `records`: how many the file has. For a write the record dimension has no end.
+    /// The part of a variable. `records`: the number of records in the file. For a write the record dimension has no end.
     ///
     /// # Safety
     ///
-    /// Pointers are null or have so many numbers.
+    /// Each pointer is null or points to one number for each dimension.
     ///
     /// # Errors
     ///
-    /// Those of PnetCDF for a part that is not within the variable.
+    /// Errors of PnetCDF for a part that is not within the variable.
     pub unsafe fn checked(
         self,
         variable: &Variable,
@@ -141,7 +141,7 @@ impl NamedPart {
             false => variable.shape[dimension],
         };
         let rank = variable.shape.len();
-        // As 1.12.3: for parts of lists (varn) it has codes of their own.
+        // As in PnetCDF 1.12.3, which has its own error codes for parts in lists (varn).
         let mut without_start = NC_EINVALCOORDS;
         let (start, count, stride) = match self {
             NamedPart::Whole => {
@@ -207,7 +207,7 @@ impl NamedPart {
     }
 }
 
-/// Bytes of a part's elements in memory; `None`: more than there can be.
+/// Bytes of a part's elements in memory; `None`: they do not fit into the address space.
 pub fn memory_bytes(part: &Subarray, element: ElementType) -> Option<usize> {
     let bytes = part.elements()?.checked_mul(element.bytes() as u64)?;
     usize::try_from(bytes)
@@ -215,7 +215,7 @@ pub fn memory_bytes(part: &Subarray, element: ElementType) -> Option<usize> {
         .filter(|bytes| isize::try_from(*bytes).is_ok())
 }
 
-/// True if a part's elements lie within the first `elements` of memory, by the distances of neighbours, as for [`gather`].
+/// True if a part's elements lie within the first `elements` of memory, with the distances of [`gather`].
 ///
 /// # Safety
 ///
@@ -234,7 +234,7 @@ pub unsafe fn are_within(part: &Subarray, distances: *const Offset, elements: us
     lowest >= 0 && u64::try_from(highest).is_ok_and(|highest| highest < elements as u64)
 }
 
-/// The elements of a part one after the other, of memory where the distances of neighbours are given for each dimension
+/// Copies the elements of a part one after the other. `distances`: for each dimension, the distance between neighbours in memory
 /// (`varm`), in elements.
 ///
 /// # Safety

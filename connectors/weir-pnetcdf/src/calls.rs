@@ -1,4 +1,4 @@
-//! The other functions: of opening and closing, of modes, of requests and buffers, and those that ask.
+//! The other functions: those that open and close files, change modes, deal with requests and buffers, and those that inquire.
 
 use core::ffi::{c_char, c_int, CStr};
 
@@ -64,8 +64,8 @@ around!("ncmpi_fill_var_rec", fill_var_rec(number: c_int, variable: c_int, recor
     flushed_and(number, call, |_| {})
 });
 
-/// Flushes, calls PnetCDF, and notes that it succeeded. PnetCDF is called whatever became of the flush: other processes call it,
-/// too.
+/// Flushes, calls PnetCDF, and applies `note` if PnetCDF succeeded. PnetCDF is called even if the flush failed, since the other
+/// processes call it, too.
 fn flushed_and(
     number: c_int,
     call: impl FnOnce() -> c_int,
@@ -89,7 +89,7 @@ around!("ncmpi_abort", abort(number: c_int), |call| end_file(number, call));
 
 /// A flush before a close.
 struct FlushedFile {
-    /// That of this process.
+    /// The error code of this process.
     code: c_int,
     /// True if all processes have moved their entries.
     is_moved: bool,
@@ -104,7 +104,7 @@ impl From<c_int> for FlushedFile {
     }
 }
 
-/// Puts that were not waited for are taken back, as PnetCDF takes them back (its own burst buffer does them).
+/// Flushes and closes a file. As in PnetCDF, puts that were not waited for are cancelled (its own burst buffer does them).
 fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
         file.agreed_records();
@@ -112,7 +112,7 @@ fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
             DataMode::Define => NC_NOERR,
             _ => file.flush(None),
         };
-        // The log is removed by all processes together, or stays with all: the entries of one are still in it.
+        // All processes together remove the log, or all keep it: the entries of one are still in it.
         let is_moved = file.comm.highest([i64::from(code != NC_NOERR)]) == Some([0]);
         if code != NC_NOERR {
             let log = file.log.directory().unwrap_or(std::path::Path::new(""));
@@ -160,7 +160,7 @@ around!("ncmpi_cancel", cancel(number: c_int, count: c_int, requests: *mut c_int
 /// The requests of a wait, as PnetCDF's functions take them.
 #[derive(Clone, Copy)]
 struct RequestList {
-    /// How many, or which kind.
+    /// The number of requests, or a negative constant for a kind of them.
     count: c_int,
     numbers: *mut c_int,
     /// Null, or room for a status of each.
@@ -168,7 +168,7 @@ struct RequestList {
 }
 
 impl LoggedFile {
-    /// Waits for requests. Ours become entries of the log. If there are others, all processes flush before PnetCDF does them.
+    /// Waits for requests. Our own become entries of the log. If there are others, all processes flush before PnetCDF does them.
     ///
     /// # Safety
     ///
@@ -179,7 +179,7 @@ impl LoggedFile {
             false => TransferKind::Independent,
         };
         if self.check_mode(timing).is_err() {
-            // PnetCDF says so, without a word to other processes.
+            // PnetCDF returns that error, without communication.
             let mut all: Vec<usize> = (0..usize::try_from(list.count).unwrap_or(0)).collect();
             // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller.
             return unsafe { self.wait_for_others(list, &mut all, is_collective) };
@@ -192,7 +192,7 @@ impl LoggedFile {
         };
         // SAFETY: the list has `count` numbers, and null or as many statuses, by the caller.
         let (mut others, is_all) = unsafe { self.end_own(list, end_put) };
-        // PnetCDF's own come after the entries before them.
+        // PnetCDF's own requests come after the entries before them.
         let has_others = !others.is_empty() || is_all && self.has_requests_of_library();
         let mut left = [has_others, has_others || is_all];
         if is_collective {
@@ -218,7 +218,7 @@ impl LoggedFile {
         result
     }
 
-    /// True if PnetCDF has requests of its own that are not waited for.
+    /// True if PnetCDF has pending requests of its own.
     fn has_requests_of_library(&self) -> bool {
         let mut requests = 0;
         // SAFETY: room for the answer, which stays 0 if there is none.
@@ -226,8 +226,8 @@ impl LoggedFile {
         requests > 0
     }
 
-    /// Ends our own requests, with a status of each. Returns the places of the other ones in the list, and whether PnetCDF's
-    /// own are meant without a list.
+    /// Ends our own requests, and sets their statuses. Returns the positions of the other requests in the list, and true if there
+    /// is no list and PnetCDF's own requests are meant, too.
     ///
     /// # Safety
     ///
@@ -268,7 +268,7 @@ impl LoggedFile {
         (others, false)
     }
 
-    /// Has PnetCDF wait for the requests at some places of a list, or for all of a kind.
+    /// Lets PnetCDF wait for the requests at some positions of a list, or for all of a kind.
     ///
     /// # Safety
     ///
@@ -292,7 +292,7 @@ impl LoggedFile {
         }
     }
 
-    /// Takes requests back that were not waited for.
+    /// Cancels pending requests.
     ///
     /// # Safety
     ///
@@ -314,7 +314,7 @@ impl LoggedFile {
     }
 }
 
-/// Calls PnetCDF with those requests of a list that are its own, and puts its answers in their places.
+/// Calls PnetCDF with the requests at these positions of a list, and puts its answers there.
 ///
 /// # Safety
 ///
@@ -327,7 +327,7 @@ unsafe fn with_others(
     if list.count < 0 {
         return call(list.count, list.numbers, list.statuses);
     }
-    // SAFETY: each place is below the list's count, and the list has so many numbers, by the caller.
+    // SAFETY: each place is below the list's count, and the list has `count` numbers, by the caller.
     let number_at = |place: &usize| unsafe { *list.numbers.add(*place) };
     let mut own: Vec<c_int> = others.iter().map(number_at).collect();
     let mut answers = vec![NC_NOERR; own.len()];
@@ -352,7 +352,7 @@ unsafe fn with_others(
 around!("ncmpi_buffer_attach", buffer_attach(number: c_int, bytes: Offset), |call| attach(number, Some(bytes), call));
 around!("ncmpi_buffer_detach", buffer_detach(number: c_int), |call| attach(number, None, call));
 
-/// Notes the attached buffer; `None`: that there is none.
+/// Notes the attached buffer. `bytes` of `None`: it is detached.
 fn attach(number: c_int, bytes: Option<Offset>, call: impl FnOnce() -> c_int) -> c_int {
     let is_used = files::with(number, |file| {
         let is_used = bytes.is_none() && file.requests.buffered_bytes() > 0;
@@ -378,7 +378,7 @@ around!("ncmpi_inq_nreqs", inq_nreqs(number: c_int, requests: *mut c_int), |call
     adding(number, requests, call(), |file| c_int::try_from(file.requests.count()).unwrap_or(c_int::MAX))
 });
 
-/// Adds what is in the log to an answer of PnetCDF.
+/// Adds the log's share to an answer of PnetCDF.
 ///
 /// # Safety
 ///
@@ -406,7 +406,7 @@ around!("ncmpi_inq_dim", inq_dim(number: c_int, dimension: c_int, name: *mut c_c
     with_records(number, dimension, length, call())
 });
 
-/// Counts the records that were logged, also by other processes in collective calls, as PnetCDF does.
+/// Raises a number of records to that of the log. It includes records of other processes in collective calls, as in PnetCDF.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! MPI's datatypes, as types of elements. A derived one counts as elements of the first predefined one that it is made of, as
-//! in PnetCDF, which permits no others within it.
+//! MPI's datatypes, as types of elements. A derived one counts as elements of its first predefined datatype, as in PnetCDF, which
+//! permits no others in it.
 
 use core::ffi::{c_int, c_void, CStr};
 
@@ -8,10 +8,10 @@ use weir_connect::datatypes::DatatypeReader;
 use weir_connect::mpi::{Mpi, MpiHandle, Offset, SUCCESS};
 use weir_connect::symbols::{find_symbol, function, Search};
 
-/// A datatype: in MPICH's ABI, and the variable of Open MPI whose address it is.
+/// A datatype: its handle in MPICH's ABI, the variable of Open MPI whose address is its handle, its type of elements.
 type Datatype = (u32, &'static CStr, ElementType);
 
-/// For each type of elements the one that is given to PnetCDF comes first.
+/// For each type of elements, the datatype that is passed to PnetCDF comes first.
 const DATATYPES: [Datatype; 29] = [
     (0x4c00_0101, c"ompi_mpi_char", ElementType::Text),
     (0x4c00_0118, c"ompi_mpi_signed_char", ElementType::I8),
@@ -91,7 +91,7 @@ pub struct Datatypes {
 }
 
 impl Datatypes {
-    /// `None`: this MPI lacks one.
+    /// Finds the datatypes. `None`: this MPI lacks one, or a function.
     pub fn find(mpi: &Mpi) -> Option<Datatypes> {
         let handle = |mpich: u32, openmpi: &CStr| match mpi.is_openmpi {
             false => Some(mpich as MpiHandle),
@@ -171,12 +171,12 @@ impl Datatypes {
         }
     }
 
-    /// The elements of so many of a datatype in memory, one after the other: so many bytes in all. `None`: they are of another
-    /// size, or MPI failed.
+    /// Packs the elements of `count` datatypes in memory, one after the other, to `bytes` bytes. `None`: they have another size, or
+    /// MPI failed.
     ///
     /// # Safety
     ///
-    /// A valid datatype, and memory as it says.
+    /// A valid datatype, and memory with `count` of it.
     pub unsafe fn packed(
         &self,
         memory: *const c_void,
@@ -187,8 +187,7 @@ impl Datatypes {
         let mut packed = vec![0_u8; bytes];
         let (count, room) = (c_int::try_from(count).ok()?, c_int::try_from(bytes).ok()?);
         let mut end = 0;
-        // SAFETY: the datatype is valid, and the memory as it says, by the caller; MPI checks the
-        // room for the elements.
+        // SAFETY: the datatype is valid, and the memory has `count` of it, by the caller; MPI checks the room for the elements.
         let code = unsafe {
             (self.pack)(
                 memory,

@@ -13,12 +13,12 @@ use weir_connect::place;
 
 use crate::log_files::LogFiles;
 
-/// See above.
+/// A file that this process writes itself.
 #[derive(Debug)]
 pub struct DirectFile {
     file: File,
     writer: EntryWriter,
-    /// With several, processes of other nodes see what was written after a sync.
+    /// With several servers, processes of other nodes see writes only after a sync.
     has_one_server: bool,
 }
 
@@ -27,7 +27,7 @@ impl DirectFile {
     ///
     /// # Errors
     ///
-    /// Those of open(2).
+    /// Errors of open(2).
     pub fn open(path: &CStr) -> io::Result<Option<DirectFile>> {
         let Some(path) = place::path_in_weir(path) else {
             return Ok(None);
@@ -42,11 +42,11 @@ impl DirectFile {
         }))
     }
 
-    /// Writes entries of a log in their order. Processes of other nodes see them then.
+    /// Writes entries of a log, in order. Processes of other nodes see them once this has returned.
     ///
     /// # Errors
     ///
-    /// Those of the log and of the file: an entry, and those behind it, are not written, or only in part.
+    /// Errors of the log and of the file. One entry may be written in part, and those after it are not written.
     pub fn write_entries(
         &mut self,
         log: &LogFiles,

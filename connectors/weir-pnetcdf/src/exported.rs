@@ -1,9 +1,9 @@
-//! A function that programs call in the place of PnetCDF's.
+//! Declares functions that programs call in the place of PnetCDF's.
 
-/// Declares one: its name, its arguments, and what it does, which may call PnetCDF's function of the same name: a closure.
+/// Declares a function: its name, its arguments, and its action, which can call PnetCDF's function of the same name by a closure.
 macro_rules! around {
     ($name:expr, $function:ident($($argument:ident: $kind:ty),* $(,)?), |$call:ident| $act:expr) => {
-        /// The function of PnetCDF that its exported name says. If one of our assertions fails, it fails with `NC_EINTERNAL`.
+        /// The function of PnetCDF with this exported name. If one of our assertions fails, it fails with `NC_EINTERNAL`.
         ///
         /// # Safety
         ///
@@ -19,13 +19,12 @@ macro_rules! around {
                     unsafe { weir_connect::symbols::function(name) }
                 };
                 match CALL.get_or_init(find) {
-                    // SAFETY: the arguments are valid as PnetCDF wants them, by the caller; `call` is its function.
+                    // SAFETY: the arguments are valid for PnetCDF, by the caller; `call` is its function.
                     Some(call) => $crate::library::inside(|| unsafe { call($($argument),*) }),
                     None => $crate::library::NC_ENOTBUILT,
                 }
             };
-            // SAFETY: the arguments are valid as PnetCDF wants them, by the caller; if the function is collective, all
-            // processes call it.
+            // SAFETY: the arguments are valid for PnetCDF, by the caller; if the function is collective, all processes call it.
             #[allow(unused_unsafe, reason = "some look at numbers alone")]
             let act = || unsafe { $act };
             weir_connect::bugs::contain($name, act, || $crate::library::NC_EINTERNAL)
@@ -34,7 +33,7 @@ macro_rules! around {
 }
 pub(crate) use around;
 
-/// Declares one that does something first. If that gives a code, it is the result; else that of PnetCDF's function is.
+/// Declares a function with an action before PnetCDF's. If the action returns a code, that is the result; otherwise PnetCDF's is.
 macro_rules! exported {
     ($name:expr, $function:ident($($argument:ident: $kind:ty),* $(,)?), $act:expr) => {
         $crate::exported::around!($name, $function($($argument: $kind),*), |call| $act.unwrap_or_else(call));

@@ -1,10 +1,10 @@
 //! A file whose writes are logged.
 //!
 //! Invariants:
-//! - an entry is in `entries` from the put that made it, or the wait for it, until it is in the file, in the order of these;
-//! - what PnetCDF itself does to the file meanwhile (a put that is not logged, fill values, new definitions) comes after the
-//!   entries before it, since these are flushed first;
-//! - `mode` is that of PnetCDF: a flush is collective in collective mode, and the process's own in independent mode.
+//! - an entry is in `entries` from its put, or from the wait for it, until it is in the file; `entries` has the order of these;
+//! - the entries are flushed before PnetCDF itself changes the file (a put that is not logged, fill values, new definitions), so
+//!   such a change comes after them;
+//! - `mode` is that of PnetCDF: a flush is collective in collective mode, and for this process alone in independent mode.
 
 use core::ffi::{c_int, c_void};
 use std::collections::VecDeque;
@@ -30,9 +30,9 @@ use crate::put_order::PutOrder;
 use crate::requests::{PutRequest, PutRequests};
 use crate::settings::Settings;
 
-/// The most collective puts between two looks at the budget of all processes.
+/// The most collective puts between two checks of the budget of all processes.
 const MAX_PUTS_UNCHECKED: u64 = 1024;
-/// The most reductions of the number of records that are begun, and not ended.
+/// The most reductions of the number of records in progress.
 const MAX_RECORD_COUNTS: usize = 64;
 /// Bytes of memory and of the log that an entry takes beside its elements.
 const ENTRY_BYTES: u64 = 256;
@@ -66,7 +66,7 @@ pub enum TransferKind {
 pub struct Put {
     pub variable: c_int,
     pub part: NamedPart,
-    /// The distances of neighbours in memory (`varm`); null: the elements lie one after the other.
+    /// The distances of neighbours in memory (`varm`); null: the elements are contiguous.
     pub distances: *const Offset,
     pub memory: *const c_void,
     pub kind: MemoryType,
@@ -75,17 +75,17 @@ pub struct Put {
 /// An entry of the log.
 #[derive(Debug)]
 pub struct LoggedPut {
-    /// The collective call with which the put ends (`put_order`).
+    /// The collective call that ends the put (`put_order`).
     pub call: usize,
     pub entry: LogEntry,
 }
 
-/// The elements of puts, after they were logged.
+/// The result of logging the elements of puts.
 #[derive(Clone, Copy, Debug)]
 struct LoggedElements {
-    /// No value is out of range.
+    /// True if no value is out of range.
     fit: bool,
-    /// Bytes that they take in the file.
+    /// Bytes of the elements in the file.
     external_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl LoggedElements {
     }
 }
 
-/// See above.
+/// A file whose writes are logged.
 #[derive(Debug)]
 pub struct LoggedFile {
     pub library: &'static Library,
@@ -113,36 +113,36 @@ pub struct LoggedFile {
     pub comm: Communicator,
     pub settings: Settings,
     pub log: LogFiles,
-    /// The file itself, if its entries go there without PnetCDF: in all processes, or in none.
+    /// The file itself, if processes write the entries without PnetCDF: set in all processes, or in none.
     pub direct: Option<DirectFile>,
     pub mode: DataMode,
     pub is_writable: bool,
     pub definitions: FileDefinitions,
     /// The number of the record dimension; -1: there is none.
     pub record_dimension: c_int,
-    /// How many records the file has with those that this process logged, and those of others that it knows of. PnetCDF
-    /// may know of more.
+    /// The number of records in the file, with those that this process logged, and those of others that it knows of. PnetCDF may
+    /// know of more.
     pub records: u64,
-    /// The reductions of `records`, one of each collective call, that may tell of records of other processes.
+    /// The reductions of `records` in progress, one for each collective call: they bring the records of other processes.
     record_counts: VecDeque<PendingHighest>,
     pub entries: Vec<LoggedPut>,
-    /// Bytes of the budget that the entries take: those of their elements, and of themselves.
+    /// Bytes of the budget in use: those of the elements, and [`ENTRY_BYTES`] for each entry.
     used: u64,
     pub order: PutOrder,
     pub requests: PutRequests,
-    /// Bytes that this process has put into the file itself, beside PnetCDF's own count.
+    /// Bytes that this process has written to the file itself; PnetCDF does not count them.
     pub moved_bytes: i64,
     /// Bytes of the attached buffer (`ncmpi_buffer_attach`).
     pub attached: Option<u64>,
-    /// Collective puts until the next look at the budget, and since the last one.
+    /// Collective puts from one check of the budget to the next, and those since the last check.
     puts_until_check: u64,
     puts_unchecked: u64,
-    /// Bytes of the budget that the entries took after the last collective call, and the most that one call has added.
+    /// Bytes of the budget in use after the last collective call, and the most that one call has added.
     used_at_call: u64,
     largest_call: u64,
 }
 
-/// The parts of a new file's state that are not the same for all.
+/// The parts of a new file's state that differ from file to file.
 #[derive(Debug)]
 pub struct NewFile {
     pub number: c_int,
@@ -203,8 +203,8 @@ impl LoggedFile {
     ///
     /// # Safety
     ///
-    /// The arguments are valid as PnetCDF wants them: lists are null or have a number for every dimension, a datatype is
-    /// valid, and the memory has the elements of the part, as the kind says.
+    /// The arguments are valid for PnetCDF: lists are null or have a number for every dimension, a datatype is valid, and the
+    /// memory has the elements of the part, of the type of `kind`.
     pub unsafe fn put(&mut self, puts: &[Put], timing: TransferKind) -> Option<c_int> {
         if let Err(code) = self.check_mode(timing) {
             return Some(code);
@@ -280,7 +280,7 @@ impl LoggedFile {
         Some(logged.code())
     }
 
-    /// Bytes that the puts take in the file, as far as they are valid.
+    /// Bytes of the puts in the file; puts that are not valid count as 0.
     ///
     /// # Safety
     ///
@@ -300,8 +300,8 @@ impl LoggedFile {
         bytes.flatten().fold(0, u64::saturating_add)
     }
 
-    /// Logs the elements of puts in their order, and hands these to `keep`, up to the first one that cannot be logged; what is
-    /// out of range is logged all the same.
+    /// Logs the elements of puts in order, and passes the entries to `keep`. Stops at the first put that cannot be logged. Values
+    /// that are out of range are logged all the same.
     ///
     /// # Safety
     ///
@@ -355,13 +355,13 @@ impl LoggedFile {
         if bytes == 0 {
             return Ok(LoggedElements::NONE);
         }
-        // Null is `MPI_BOTTOM`, which has meaning with a derived datatype alone.
+        // Null is `MPI_BOTTOM`, which only makes sense with a derived datatype.
         if put.memory.is_null() && put.kind.derived(self.datatypes).is_none() {
             return Err(NC_EINVAL);
         }
         let own;
-        // SAFETY: the memory is not null, and has the elements of the part, by the caller;
-        // `gathered` has compared a count with them.
+        // SAFETY: the memory has the elements of the part, by the caller, and is not null without a derived datatype; with one,
+        // `gathered` copies them. `gathered` has compared a count with the part.
         let elements: &[u8] = unsafe {
             own = self.gathered(put, &part, element, bytes)?;
             match &own {
@@ -390,7 +390,7 @@ impl LoggedFile {
         })
     }
 
-    /// The elements of a put one after the other, where they are not so in memory.
+    /// Gathers the elements of a put. `None`: they are contiguous in memory.
     ///
     /// # Safety
     ///
@@ -402,9 +402,8 @@ impl LoggedFile {
         element: ElementType,
         bytes: usize,
     ) -> Result<Option<Vec<u8>>, c_int> {
-        // SAFETY: a datatype is valid, the memory has the elements as it says, and there is a
-        // distance for every dimension, by the caller; packed ones are as far as the distances
-        // reach.
+        // SAFETY: a datatype is valid, the memory has its elements, and there is a distance for every dimension, by the caller;
+        // packed elements are checked to reach as far as the distances.
         unsafe {
             let mut elements = None;
             if let Some((count, datatype)) = put.kind.derived(self.datatypes) {
@@ -416,7 +415,7 @@ impl LoggedFile {
             if put.distances.is_null() {
                 return Ok(elements);
             }
-            // Those of the program's memory are its own to know.
+            // The program vouches for its own memory; only packed elements are checked.
             let is_within = |packed: &Vec<u8>| {
                 arguments::are_within(part, put.distances, packed.len() / element.bytes())
             };
@@ -435,7 +434,7 @@ impl LoggedFile {
         }
     }
 
-    /// Adds a put that is done to the entries.
+    /// Adds a finished put to the entries, in the log and here.
     pub fn add_entry(&mut self, mut entry: LogEntry) -> io::Result<()> {
         entry.stamp_ns = now_ns();
         let record = LogRecord::Put(entry);
@@ -453,7 +452,7 @@ impl LoggedFile {
         Ok(())
     }
 
-    /// Ends a nonblocking put: its entries are done.
+    /// Ends a nonblocking put: adds its entries.
     pub fn end_put(&mut self, request: PutRequest) -> c_int {
         let mut result = NC_NOERR;
         for entry in request.entries {
@@ -467,7 +466,7 @@ impl LoggedFile {
         result
     }
 
-    /// Tells the other processes the number of records. All processes call this.
+    /// Begins to tell the other processes the number of records. All processes call this.
     fn tell_records(&mut self) {
         if self.record_dimension < 0 {
             return;
@@ -491,32 +490,32 @@ impl LoggedFile {
         true
     }
 
-    /// The number of records after the collective calls so far, of all processes. Waits for those that are not that far yet.
+    /// The number of records of all processes after the collective calls so far. Waits for processes that have not made them yet.
     pub fn agreed_records(&mut self) -> u64 {
         while self.end_record_count() {}
         self.records
     }
 
-    /// Finds out how many records the file has, for a part that is all of them.
+    /// Updates the number of records, for a part that is all of them.
     pub fn learn_records(&mut self) {
         let known = u64::try_from(self.known_records()).unwrap_or(0);
         self.records = self.agreed_records().max(known);
     }
 
-    /// The most bytes that the entries may take so that those of all processes find room in the file, while they are in the log still.
+    /// The most bytes that the entries may take, so that those of all processes fit into the file while they are still in the log.
     fn limit_of_room(&self) -> u64 {
         let processes = u64::from(self.comm.size);
-        // Not all of it: servers lend more than is written yet.
+        // Three quarters of it: servers lend more room than is written yet.
         let room = self.log.available_bytes() / processes / 4 * 3;
         match room.checked_sub(self.used) {
-            // Further entries take room in the log, too.
+            // Further entries need room in the log and then in the file.
             Some(more) => self.used.saturating_add(more / 2),
             None => 0,
         }
     }
 
-    /// After collective puts: looks at the budget of all processes from time to time, and flushes when one has used its own up.
-    /// The time is the same in all processes, for it depends on what all of them know.
+    /// Called after collective puts. From time to time it checks the budgets of all processes, and flushes when one process has
+    /// used up its own. All processes check after the same call, since its number comes from values that all know.
     pub fn check_budget(&mut self) -> c_int {
         self.order.end_call();
         self.tell_records();
@@ -528,25 +527,26 @@ impl LoggedFile {
             return NC_NOERR;
         }
         let limit = self.settings.budget.min(self.limit_of_room());
-        // A flush does not move those that were not waited for.
+        // A flush does not move puts that were not waited for.
         let pending: u64 = self.requests.entries().map(used_by).sum();
         let used = i64::try_from(self.used - pending).unwrap_or(i64::MAX);
         let largest = i64::try_from(self.largest_call).unwrap_or(i64::MAX);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // The smallest room that a process has, as the highest of negative numbers.
+        // The least room of any process, as the highest of negative numbers.
         let mine = [used - limit, largest, used];
         let Some([over, largest, most_used]) = self.comm.highest(mine) else {
             return NC_EMPI;
         };
         if most_used == 0 {
-            // Calls without elements do not count up without end.
+            // Nothing is logged: start anew, so that calls without elements do not accumulate.
             self.order = PutOrder::new(self.comm.size);
         }
         let result = match over >= 0 {
             true => self.flush(None),
             false => NC_NOERR,
         };
-        // As if all puts were as large as the largest one of late; and larger ones may follow.
+        // Assumes that all puts are as large as the largest recent one, and uses a quarter of the room, since larger ones may
+        // follow.
         let room = u64::try_from(-over).unwrap_or(0);
         let largest = u64::try_from(largest).unwrap_or(0).max(1);
         let longest = MAX_PUTS_UNCHECKED.min(2 * self.puts_until_check);
@@ -557,14 +557,14 @@ impl LoggedFile {
         result
     }
 
-    /// After entries were moved into the file, or taken back.
+    /// Counts the budget in use again, after entries were moved into the file or cancelled.
     pub fn count_used(&mut self) {
         let entries = self.entries.iter().map(|logged| &logged.entry);
         self.used = entries.chain(self.requests.entries()).map(used_by).sum();
         self.used_at_call = self.used;
     }
 
-    /// Bytes that entries take in the file.
+    /// Bytes of entries in the file.
     pub fn external_bytes<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) -> i64 {
         let bytes = entries.into_iter().map(|entry| {
             let variable = &self.definitions.variables[entry.variable as usize];
@@ -573,7 +573,7 @@ impl LoggedFile {
         i64::try_from(bytes.sum::<u64>()).unwrap_or(i64::MAX)
     }
 
-    /// Bytes that this process has put into the file, or the log, beside PnetCDF's own count.
+    /// Bytes that this process has written to the file or the log; PnetCDF does not count them.
     pub fn own_bytes(&self) -> i64 {
         let logged = self.entries.iter().map(|logged| &logged.entry);
         self.moved_bytes + self.external_bytes(logged)
@@ -585,7 +585,7 @@ fn used_by(entry: &LogEntry) -> u64 {
     entry.bytes().unwrap_or(0).saturating_add(ENTRY_BYTES)
 }
 
-/// The first of two results that is an error.
+/// The first error of two results.
 pub fn first_error(first: c_int, second: c_int) -> c_int {
     match first {
         NC_NOERR => second,

@@ -1,4 +1,4 @@
-//! The files of this process whose writes are logged, by PnetCDF's numbers, and the choice of them.
+//! The files of this process whose writes are logged, by PnetCDF's numbers, and the choice of these files.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::collections::HashMap;
@@ -28,17 +28,17 @@ use crate::library::{
 use crate::log_files::LogFiles;
 use crate::settings::{LogSharing, Settings, BLOCK_BYTES};
 
-/// A hint in the info object of an open: `disable` has the file's writes not logged.
+/// A hint in the info object of an open: with `disable` the file's writes are not logged.
 const HINT: &CStr = c"weir_pnetcdf_log";
 
 type Files = HashMap<c_int, Arc<Mutex<LoggedFile>>>;
 
 static FILES: RwLock<Option<Files>> = RwLock::new(None);
-/// How many there are: a look-up that finds none takes no lock.
+/// The number of logged files: while it is 0, a look-up takes no lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls a function with a file whose writes are logged, if this is one, and the call is the program's. A failed assertion
-/// of ours is an error of the call.
+/// Calls `act` with a file if its writes are logged and the call is the program's, not one of PnetCDF's own. A failed assertion of
+/// ours is an error of the call.
 pub fn with<R: From<c_int>>(
     number: c_int,
     act: impl FnOnce(&mut LoggedFile) -> Option<R>,
@@ -51,16 +51,16 @@ pub fn with<R: From<c_int>>(
         files.as_ref()?.get(&number)?.clone()
     };
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-    // Within the guard of the whole call: PnetCDF is called all the same, since other processes call it.
+    // A second guard inside that of the whole call: PnetCDF is called even after a panic here, since other processes call it.
     let act = || inside(|| act(&mut file));
     contain("a logged file", act, || Some(NC_EINTERNAL.into()))
 }
 
-/// Before a put that is not logged, or a get that PnetCDF does.
+/// Flushes before a put that is not logged, or a get that PnetCDF does.
 ///
 /// # Safety
 ///
-/// All processes call this for a collective one.
+/// For a collective put or get, all processes call this.
 pub unsafe fn flush_before(number: c_int, timing: TransferKind) -> Option<c_int> {
     with(number, |file| file.flush_before(timing))
 }
@@ -85,7 +85,7 @@ pub struct NewlyOpened<'a> {
     pub is_writable: bool,
 }
 
-/// Chooses whether the writes of a file are logged, and begins its log.
+/// Decides if the writes of a file are logged, and begins its log.
 ///
 /// # Safety
 ///
@@ -102,14 +102,14 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         && datatypes(mpi).is_some()
         && (settings.all_files || place::lives_in_weir(opened.path))
         && unsafe { mpi.hint(opened.info, HINT) }.is_none_or(|hint| hint.as_bytes() != b"disable");
-    // Not a file that the program opened for reading: one that is opened for writing is moved to its target anew. If the open
-    // fails PnetCDF flushes, and says so if that fails, too.
+    // Only for a file that is opened for writing: weir moves such a file to its target anew. If the open fails, PnetCDF flushes,
+    // and reports its own failure.
     let direct = match is_wanted && settings.is_direct {
         true => DirectFile::open(opened.path).ok().flatten(),
         false => None,
     };
     let is_shared = settings.log == LogSharing::Node;
-    // The inode number of the file, and a number that no other log of it has: those that the first process finds.
+    // The inode number of the file, and a number that no other log of it has: both from the first process.
     // SAFETY: the communicator is valid, by the caller.
     let id = match unsafe { mpi.rank(opened.comm) } {
         Some(0) => LogId {
@@ -135,7 +135,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         return;
     };
     let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
-    // SAFETY: the communicator is valid, and all its processes are here: they agreed that the file
+    // SAFETY: the communicator is valid, and all its processes call this: they agreed that the file is logged.
     // is logged.
     let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
         return;
@@ -189,12 +189,12 @@ fn datatypes(mpi: &Mpi) -> Option<&'static Datatypes> {
 struct LogId {
     /// The inode number of the file; 0: it is not known.
     inode: u64,
-    /// One that no other log of the file has.
+    /// A number that no other log of the file has.
     number: u64,
 }
 
 impl LogId {
-    /// As numbers that are not negative: the other processes give 0.
+    /// As non-negative numbers, so that they win over the zeros of the other processes.
     fn to_numbers(self) -> [i64; 3] {
         [self.inode >> 32, self.inode & 0xffff_ffff, self.number].map(u64::cast_signed)
     }
@@ -214,8 +214,8 @@ fn inode_of(name: &CStr) -> u64 {
     found.map_or(0, |found| found.ino())
 }
 
-/// Makes the files of a log; `id`: the numbers for its name. All processes of the communicator call this, and all of them fail if one does, which then knows
-/// why.
+/// Makes the files of a log. `id`: the numbers for its name. All processes of the communicator call this. If one of them fails, all
+/// do, and only that one knows the reason.
 fn begin_log(
     comm: &Communicator,
     settings: &Settings,
@@ -228,7 +228,7 @@ fn begin_log(
     let above = settings.directory.as_ref().ok_or(None)?;
     let LogId { inode, number } = id;
     let directory = above.join(log_name(&path, inode, number));
-    // Each process makes it: to wait for one takes longer.
+    // Each process makes the directory: waiting for one that does takes longer.
     let mut failure = LogFiles::create_directory(&directory).err();
     let node = is_shared.then(|| comm.of_node()).flatten();
     let (name, map, writer) = match &node {
@@ -241,7 +241,7 @@ fn begin_log(
             0,
         ),
         Some(node) => {
-            // The leader's rank, as the highest of negative numbers.
+            // The lowest rank of the node, as the highest of negative numbers.
             let [leader] = node.highest([-i64::from(comm.rank)]).ok_or(None)?;
             let map = BlockMap {
                 writers: node.size,
@@ -251,7 +251,7 @@ fn begin_log(
         }
     };
     let mut log = None;
-    // The first writer of a pair makes it; then the others open it.
+    // The first writer of a pair makes its files; then the others open them.
     for turn in [true, false] {
         if (writer == 0) == turn {
             match LogFiles::open(&directory, &name, map, writer) {
@@ -285,8 +285,8 @@ fn begin_log(
     log.ok_or(None)
 }
 
-/// After `ncmpi_enddef`: reads the definitions. All processes call this. A file that cannot be logged is forgotten by all of
-/// them; nothing is in its log then.
+/// Reads and logs the definitions, after `ncmpi_enddef`. All processes call this. If one of them fails, all forget the file, whose
+/// log has no entries then.
 pub fn note_defined(number: c_int) {
     let is_ready = with(number, |file| {
         file.mode = DataMode::Collective;
@@ -303,7 +303,7 @@ pub fn note_defined(number: c_int) {
     }
 }
 
-/// Ends the log of a file, whose entries are in the file. All processes call this.
+/// Ends and removes the log of a file whose entries are all in the file. All processes call this.
 pub fn end_log(number: c_int) {
     let Some(mut file) = forget(number) else {
         return;
@@ -313,7 +313,7 @@ pub fn end_log(number: c_int) {
     if let Err(error) = file.log.remove() {
         complain!("weir: a log of PnetCDF's writes cannot be removed: {error}");
     }
-    // Removed by the last process, for which it is empty.
+    // Only the last process removes it: for the others it is not empty.
     if let Some(directory) = directory {
         LogFiles::remove_directory(&directory);
     }
@@ -321,12 +321,12 @@ pub fn end_log(number: c_int) {
 }
 
 impl LoggedFile {
-    /// Reads the variables. `None`: PnetCDF refuses, or the file is of another format.
+    /// Reads the definitions. `None`: PnetCDF refuses, or the file has another format.
     fn read_definitions(&mut self) -> Option<()> {
         let (library, number) = (self.library, self.number);
         let (mut variables, mut format, mut record_dimension) = (0, 0, -1);
         let mut record_bytes: Offset = 0;
-        // SAFETY: room for each answer; PnetCDF permits null for what is not wanted.
+        // SAFETY: room for each answer; PnetCDF permits null for answers that are not wanted.
         let is_read = unsafe {
             let null = core::ptr::null_mut;
             (library.inq)(
@@ -361,7 +361,7 @@ impl LoggedFile {
         Some(())
     }
 
-    /// True if PnetCDF keeps variables in other files (hint `nc_num_subfiles`): their places are not those of this one.
+    /// True if PnetCDF keeps variables in other files (hint `nc_num_subfiles`): their offsets are not those in this file.
     fn has_subfiles(&self) -> bool {
         const ATTRIBUTE: &CStr = c"_PnetCDF_SubFiling.num_subfiles";
         let (mut kind, mut length): (c_int, Offset) = (0, 0);

@@ -1,6 +1,6 @@
-//! Entries of the log go into the file. Where that is in weir each process writes its own ones, and tells PnetCDF of the records
-//! that the file has then. Else PnetCDF's own nonblocking puts do it: it converts, sorts and aggregates them, and writes each
-//! round in one request.
+//! Moves entries of the log into the file. If the file is in weir, each process writes its own entries, and tells PnetCDF the new
+//! number of records. Otherwise PnetCDF's nonblocking puts do it: it converts, sorts and aggregates them, and writes each round in
+//! one request.
 
 use core::ffi::c_int;
 
@@ -16,8 +16,8 @@ use crate::library::{NC_EMPI, NC_ERANGE, NC_NOERR, REQ_NULL};
 use crate::put_order::PutOrder;
 
 impl LoggedFile {
-    /// Moves the entries of a variable, or all, into the file. In collective mode all processes call this. If it fails the
-    /// entries stay, and the next flush tries again.
+    /// Moves the entries of a variable, or all, into the file. In collective mode all processes call this. If it fails, the entries
+    /// stay, and the next flush tries again.
     pub fn flush(&mut self, variable: Option<u32>) -> c_int {
         let is_due = |entry: &LogEntry| variable.is_none_or(|variable| variable == entry.variable);
         let mut variables = BTreeSet::new();
@@ -26,7 +26,8 @@ impl LoggedFile {
         let has_failed = i64::from(result != NC_NOERR);
         let has_any_failed = is_collective && self.comm.highest([has_failed]) != Some([0]);
         if result != NC_NOERR || has_any_failed && self.order.has_several_waves() {
-            // Where those of several processes may overlap, the entries of all stay: written again, they are in their order again.
+            // If entries of several processes may overlap, all entries stay, so that the next flush writes them in their order
+            // again.
             return result;
         }
         if variable.is_none() && is_collective && !has_any_failed {
@@ -45,7 +46,7 @@ impl LoggedFile {
             true => self.log.clear(),
             false => Ok(()),
         };
-        // A log that was not cleared says so: what is flushed would be flushed again after a kill, over what came later.
+        // Without this record, a replay after a kill would write these entries again, over later ones.
         let noted = noted.and_then(|()| match self.log.bytes() {
             0 => Ok(()),
             _ => variables
@@ -55,8 +56,8 @@ impl LoggedFile {
         noted.map_or_else(|error| error_code(&error), |()| NC_NOERR)
     }
 
-    /// Writes the entries that are due, and notes their variables. In collective mode all processes call this; entries of several
-    /// processes that may overlap are written in the order of their calls (`put_order`).
+    /// Writes the entries that are due, and returns their variables in `variables`. In collective mode all processes call this, and
+    /// entries of several processes that may overlap are written in the order of their calls (`put_order`).
     fn write_in_waves(
         &mut self,
         is_due: impl Fn(&LogEntry) -> bool,
@@ -70,7 +71,7 @@ impl LoggedFile {
             true => self.order.wave_count(),
             false => 1,
         };
-        // In the order of the waves, and within a wave in that of the puts.
+        // Sorted by waves, and within a wave in the order of the puts.
         let wave_of = |logged: &LoggedPut| match waves {
             1 => 0,
             _ => self.order.wave_of(logged.call),
@@ -92,7 +93,7 @@ impl LoggedFile {
             let entries = by_wave.next().unwrap_or_default();
             result = first_error(result, self.write(&entries));
             if wave + 1 < waves && self.direct.is_none() {
-                // With several servers, for the other processes to write over it.
+                // With several servers, other processes may only write over it after a sync.
                 // SAFETY: the number of a file that is open. All processes call it.
                 result = first_error(result, unsafe { (self.library.sync)(self.number) });
             }
@@ -100,15 +101,15 @@ impl LoggedFile {
         result
     }
 
-    /// Writes entries, in their order where this process does it itself. In collective mode all processes call this, and what all
-    /// have written is in the file when it returns.
+    /// Writes entries, in order if this process does it itself. In collective mode all processes call this, and when it returns,
+    /// the entries of all processes are in the file.
     fn write(&mut self, entries: &[LogEntry]) -> c_int {
         let Some(direct) = &mut self.direct else {
             return self.write_by_rounds(entries);
         };
         let is_collective = self.mode == DataMode::Collective;
         if is_collective {
-            // A collective write that another process is still in may write back what lies between its pieces.
+            // Waits for all processes: one that is still in a collective write may write back the gaps between its pieces.
             match self.comm.highest([i64::from(!entries.is_empty())]) {
                 Some([0]) => return NC_NOERR,
                 Some(_) => {}
@@ -119,7 +120,7 @@ impl LoggedFile {
         let last = entries
             .iter()
             .max_by_key(|entry| entry.end_record(&self.definitions));
-        // A file that has too many records is a damaged one.
+        // Records are raised only after a successful write: a file with too many records is damaged.
         let last = last.filter(|_| written.is_ok());
         let own = last.map_or(0, |entry| entry.end_record(&self.definitions));
         let (own, mut known) = (
@@ -128,7 +129,7 @@ impl LoggedFile {
         );
         let mut most = own;
         if is_collective {
-            // The fewest that a process knows, as the highest of negative numbers.
+            // The fewest records that a process knows, as the highest of negative numbers.
             let Some([highest, fewest]) = self.comm.highest([own, -known]) else {
                 return NC_EMPI;
             };
@@ -141,14 +142,14 @@ impl LoggedFile {
                 .map(LogEntry::first_of_last_record)
                 .into_iter()
                 .collect();
-            // PnetCDF counts it as written once more.
+            // PnetCDF counts this element a second time.
             self.moved_bytes -= self.external_bytes(&round);
             result = first_error(result, self.flush_round(&round));
         }
         result
     }
 
-    /// The records that the file has, as far as PnetCDF knows.
+    /// The number of records in the file that PnetCDF knows of.
     pub fn known_records(&self) -> Offset {
         let mut records: Offset = 0;
         if self.record_dimension >= 0 {
@@ -160,7 +161,7 @@ impl LoggedFile {
         records
     }
 
-    /// Has PnetCDF write entries. In collective mode all processes call this.
+    /// Lets PnetCDF write entries. In collective mode all processes call this.
     fn write_by_rounds(&mut self, due: &[LogEntry]) -> c_int {
         let ends = batch_ends(&self.definitions, due, self.settings.buffer);
         let mut rounds = ends.len();
@@ -178,15 +179,15 @@ impl LoggedFile {
             result = first_error(result, self.flush_round(&due[start..end]));
             start = end;
         }
-        // A collective write may be independent beneath (the connector of MPI-IO): what reads next must find what the others
-        // have written.
+        // The MPI-IO connector may make a collective write independent, so this waits: the next read must find the data of all
+        // processes.
         if self.mode == DataMode::Collective && rounds > 0 && self.comm.highest([0]).is_none() {
             return NC_EMPI;
         }
         result
     }
 
-    /// Has PnetCDF write entries that do not overlap. In collective mode all processes call this.
+    /// Lets PnetCDF write entries that do not overlap. In collective mode all processes call this.
     fn flush_round(&mut self, entries: &[LogEntry]) -> c_int {
         let mut result = NC_NOERR;
         let mut requests: Vec<c_int> = Vec::with_capacity(entries.len());
@@ -213,7 +214,7 @@ impl LoggedFile {
             _ => self.library.wait_all,
         };
         let count = c_int::try_from(requests.len()).expect("a batch is small");
-        // SAFETY: so many requests and statuses. The elements live until they are written.
+        // SAFETY: `count` requests and statuses. The elements live until they are written.
         let code = unsafe {
             wait(
                 self.number,
@@ -238,7 +239,7 @@ impl LoggedFile {
         let (start, count) = (list(|range| range.start), list(|range| range.count));
         let stride = list(|range| range.stride);
         let mut request = REQ_NULL;
-        // SAFETY: lists of as many numbers as the variable has dimensions; as many elements as the part has, which outlive the
+        // SAFETY: each list has a number for every dimension of the variable. The elements are those of the part, and outlive the
         // request.
         let code = unsafe {
             (self.library.iput_vars)(
@@ -257,7 +258,7 @@ impl LoggedFile {
     }
 }
 
-/// A code, unless it says that a value was out of range: the put itself has said so.
+/// Drops the code for a value out of range: the put itself has returned it.
 fn without_range(code: c_int) -> c_int {
     match code {
         NC_ERANGE => NC_NOERR,

@@ -1,5 +1,5 @@
-//! Gets: of one part, from the log if that has it; all others from the file, after a flush. Nonblocking ones are PnetCDF's own, after
-//! the flush of the wait for them.
+//! Gets. A get of one part reads the log if that has the whole part. All others read the file, after a flush. PnetCDF does
+//! nonblocking gets itself, after the flush in the wait for them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null;

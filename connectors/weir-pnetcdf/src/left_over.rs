@@ -1,5 +1,5 @@
-//! Logs of programs that were killed: their writes go into the file before it is opened again, whatever its name is then, and are gone
-//! when it is made anew.
+//! Logs of programs that were killed. Before their file is opened again, under any name, the logged writes go into it. When the
+//! file is created anew, its logs are removed.
 
 use core::ffi::CStr;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use weir_connect::place;
 use crate::library::inside;
 use crate::settings::Settings;
 
-/// Before a file is opened: replays what is left of its logs. The first process does it, the others wait.
+/// Replays the logs that are left of a file, before it is opened. The first process does it, and the others wait.
 ///
 /// # Safety
 ///
@@ -25,12 +25,12 @@ pub unsafe fn replay_left_over(comm: MpiHandle, path: &CStr) {
     // SAFETY: the communicator is valid, and all its processes call this, by the caller.
     unsafe {
         settle_first(mpi, comm, path, false);
-        // It keeps the other processes from opening the file before that.
+        // Keeps the other processes from opening the file earlier.
         mpi.all_agree(comm, [true]);
     }
 }
 
-/// After a file was created: removes what is left of its logs. The first process does it before it agrees with the others on a
+/// Removes the logs that are left of a file, after it was created. The first process does it before it agrees with the others on a
 /// new log.
 ///
 /// # Safety
@@ -43,7 +43,7 @@ pub unsafe fn remove_left_over(comm: MpiHandle, path: &CStr) {
     }
 }
 
-/// Settles the logs that are left in the first process.
+/// In the first process, replays or removes the logs that are left.
 ///
 /// # Safety
 ///
@@ -67,7 +67,7 @@ fn settle_alone(settings: &Settings, path: &CStr, is_created: bool) {
     let Ok(file) = path.metadata() else {
         return;
     };
-    // Without logs there is no directory of them. Those of other files are not read.
+    // Without logs their directory does not exist. Logs of other files are not read.
     let Ok(logs) = find_logs(directory, Some(file.ino())) else {
         return;
     };

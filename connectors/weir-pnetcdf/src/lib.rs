@@ -1,30 +1,31 @@
 //! The PnetCDF connector: `libweir_pnetcdf.so`, which `weir run` preloads behind the interposer.
 //!
-//! A collective put of PnetCDF exchanges data between all processes and writes it. For a program that makes many small ones
-//! most of its time goes there. As in PnetCDF's burst buffer driver (Hou et al., PDSW-DISCS 2018) puts here become entries of
-//! a log, without a word to other processes, and go into the file later, many at once:
+//! A collective put of PnetCDF exchanges data between all processes and writes it. A program that makes many small puts spends most
+//! of its time there. As in PnetCDF's burst buffer driver (Hou et al., PDSW-DISCS 2018), puts here become entries of a log, without
+//! communication, and go into the file later, many at once:
 //! - when the file is closed or synced, before its definitions or its mode change, and on `ncmpi_flush`;
 //! - when the log is full;
-//! - when the program reads what is in the log, unless the log has all of that part;
+//! - when the program reads logged data, unless the log has the whole part;
 //! - before PnetCDF does something itself that depends on them (`vard`, fill values, lists of derived datatypes).
 //!
-//! Unlike that driver's, the log is read; puts that overlap keep their order, also those of several processes in the order of collective calls; and it wraps the user's own PnetCDF, which need
-//! not be built for it. The log is in weir, so that writing it costs a copy, and what a killed process logged is not lost.
+//! Unlike with that driver, gets read the log; puts that overlap keep their order, those of several processes the order of
+//! collective calls; and it wraps the user's own PnetCDF, which need not be built for it. The log is in weir, so writing it costs a
+//! copy, and the log of a killed process is not lost.
 //!
 //! PnetCDF's rules hold: another process sees a put once both have called `ncmpi_sync`, or the file was closed and opened. A
-//! collective get of what another process logged flushes first.
+//! collective get of data that another process logged flushes first.
 //!
 //! | file | subject |
 //! | --- | --- |
 //! | `puts`, `gets`, `calls` | the functions that programs call in the place of PnetCDF's (`exported`) |
-//! | `files` | the files of this process whose writes are logged, and the choice of them |
+//! | `files` | the files of this process whose writes are logged, and the choice of these |
 //! | `file` | a file: its puts, and the budget of its log |
 //! | `reads` | gets from the log |
-//! | `flush` | entries go into the file |
+//! | `flush` | moves entries into the file |
 //! | `put_order` | the order of the entries of all processes |
 //! | `direct` | a file in weir that this process writes itself |
 //! | `requests` | nonblocking puts that are not waited for yet |
-//! | `arguments` | the arguments of puts and gets, checked as PnetCDF checks them |
+//! | `arguments` | the arguments of puts and gets, checked as in PnetCDF |
 //! | `datatypes` | MPI's datatypes |
 //! | `left_over` | logs of programs that were killed |
 //! | `log_files` | the files of the log; their format is in `weir_arrays::log` |

@@ -38,12 +38,12 @@ pub const NC_EMPI: c_int = -131;
 
 /// `NC_REQ_NULL`: no request.
 pub const REQ_NULL: c_int = -1;
-/// In the place of a number of requests: all gets. -1 means all requests, and -3 all puts.
+/// In place of a number of requests: all gets. -1 means all requests, and -3 all puts.
 pub const GET_REQ_ALL: c_int = -2;
 
 /// `NC_GLOBAL`, in the place of a variable: the file's own attributes.
 pub const NC_GLOBAL: c_int = -1;
-/// `NC_WRITE`, of a file that is opened.
+/// `NC_WRITE`, a mode of an open.
 pub const NC_WRITE: c_int = 1;
 /// `NC_FORMAT_CDF5`.
 pub const FORMAT_CDF5: c_int = 5;
@@ -53,7 +53,7 @@ pub const CLASSIC_FORMATS: [c_int; 3] = [1, 2, FORMAT_CDF5];
 /// The longest name, with its end.
 pub const NAME_BYTES: usize = 257;
 
-/// Declares the functions that are called for other ones.
+/// Declares the functions of PnetCDF that the connector calls.
 macro_rules! library {
     ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
         /// PnetCDF.
@@ -91,7 +91,7 @@ library! {
 }
 
 impl Library {
-    /// That of this process; `None`: it has none, or one that lacks a function.
+    /// The PnetCDF of this process; `None`: it has none, or one that lacks a function.
     pub fn get() -> Option<&'static Library> {
         static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
         LIBRARY.get_or_init(Library::find).as_ref()
@@ -102,13 +102,13 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// True while this thread is in a function of PnetCDF. These call each other by their exported names, and such calls are not
-/// the program's.
+/// True while this thread is in a function of PnetCDF. Those functions call each other by their exported names, and such calls are
+/// not the program's.
 pub fn is_inside() -> bool {
     IS_INSIDE.with(Cell::get)
 }
 
-/// Calls PnetCDF.
+/// Marks the thread as inside PnetCDF during `call`.
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     /// Restores the mark, also after a failed assertion.
     struct Restored(bool);

@@ -1,7 +1,7 @@
 //! The pair of files in weir that a process writes its log to (`weir_arrays::log`).
 //!
-//! Elements are written before the record that speaks of them: a process that is killed leaves whole entries. In weir a write
-//! that returned is not lost with its process.
+//! Elements are written before their record, so a process that is killed leaves only whole entries. In weir a write that has
+//! returned is not lost with its process.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -20,15 +20,15 @@ pub struct LogFiles {
     elements: WriterBlocks,
     records_end: u64,
     elements_end: u64,
-    /// Elements before this have been given back.
+    /// The elements before this offset are freed.
     elements_freed: u64,
-    /// The records up to here hold for all that follows: path and definitions.
+    /// The end of the records that a clear keeps: path and definitions.
     records_kept: u64,
     encoded: Vec<u8>,
 }
 
 impl LogFiles {
-    /// Makes the directory of a file's logs, with those above it.
+    /// Makes the directory of a log, with those above it.
     pub fn create_directory(directory: &Path) -> io::Result<()> {
         DirBuilder::new()
             .recursive(true)
@@ -36,15 +36,15 @@ impl LogFiles {
             .create(directory)
     }
 
-    /// Removes it, if it is empty, and the one above it.
+    /// Removes the directory if it is empty, and the one above it.
     pub fn remove_directory(directory: &Path) {
-        // They stay if other logs are there.
+        // The upper one stays if other logs are in it.
         if std::fs::remove_dir(directory).is_ok() {
             directory.parent().map(std::fs::remove_dir);
         }
     }
 
-    /// Opens a pair; the first of its writers makes it, before the others.
+    /// Opens a pair of files. Its first writer makes them, before the others open them.
     pub fn open(directory: &Path, name: &str, map: BlockMap, writer: u32) -> io::Result<LogFiles> {
         let paths = ["records", "elements"].map(|kind| directory.join(format!("{name}.{kind}")));
         let open = |path: &Path, start| {
@@ -68,7 +68,7 @@ impl LogFiles {
             records_kept: 0,
             encoded: Vec::new(),
         };
-        // A log without a lock counts as that of a program that was killed.
+        // Others take a log without a lock for that of a killed program.
         files.records.file.lock_shared()?;
         if writer == 0 {
             files.records.file.write_all_at(&map.head(), 0)?;
@@ -81,10 +81,10 @@ impl LogFiles {
         self.elements_end
     }
 
-    /// Bytes that may still be written beside the log, by all together; as many as can be if that is not known.
+    /// Bytes that all processes together may still write; the highest number if that is unknown.
     pub fn available_bytes(&self) -> u64 {
         let mut found = core::mem::MaybeUninit::<libc::statvfs>::zeroed();
-        // SAFETY: a descriptor of ours, and room for the answer. Zeros are a value of it.
+        // SAFETY: a descriptor of ours, and room for the answer, of which zeros are a valid value.
         let (code, found) = unsafe {
             let file = self.elements.file.as_raw_fd();
             (
@@ -98,7 +98,7 @@ impl LogFiles {
         }
     }
 
-    /// Appends elements, and says where they are.
+    /// Appends elements, and returns their offset.
     pub fn append_elements(&mut self, elements: &[u8]) -> io::Result<u64> {
         let offset = self.elements_end;
         self.elements.write_all(offset, elements)?;
@@ -117,7 +117,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Appends a record that holds for all that follows.
+    /// Appends a record that a clear keeps.
     pub fn append_kept(&mut self, record: &LogRecord) -> io::Result<()> {
         self.append_record(record)?;
         self.records_kept = self.records_end;
@@ -129,7 +129,7 @@ impl LogFiles {
         self.elements.read_exact(offset, elements)
     }
 
-    /// Gives the room of all entries back: they are in the file. A pair that is shared cannot be cut off: it gets holes.
+    /// Frees the room of all entries, which are in the file. A shared pair is not truncated: its elements get holes.
     pub fn clear(&mut self) -> io::Result<()> {
         if self.records.map.writers > 1 {
             let kept = core::mem::replace(&mut self.elements_freed, self.elements_end);
@@ -142,7 +142,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Makes a hole of elements. If that fails the room stays in use until the end.
+    /// Punches a hole into the elements. If that fails, the room stays in use until the end.
     fn punch(&self, start: u64, end: u64) {
         for (at, bytes) in self.elements.pieces(start, end - start) {
             let (Ok(at), Ok(bytes)) = (i64::try_from(at), i64::try_from(bytes)) else {
@@ -154,7 +154,7 @@ impl LogFiles {
         }
     }
 
-    /// The directory that it is in.
+    /// The directory of the log.
     pub fn directory(&self) -> Option<&Path> {
         self.paths[0].parent()
     }

@@ -1,7 +1,7 @@
 //! The order in which the entries of all processes go into the file (`weir_arrays::waves`).
 //!
-//! Each process notes where the entries lie that it logged up to each collective call, and all of them find the same waves, by one
-//! allreduce: as many numbers as there were calls since the last one, two of each.
+//! Each process notes the span of the entries that it logged for each collective call. By one allreduce, of two numbers for each
+//! call since the last one, all processes find the same waves.
 
 use weir_arrays::waves::{FileSpan, Waves};
 use weir_connect::mpi::Communicator;
@@ -9,19 +9,19 @@ use weir_connect::mpi::Communicator;
 /// The collective calls since the entries of all processes were moved into the file. The number of calls is the same in all processes.
 #[derive(Debug)]
 pub struct PutOrder {
-    /// There is one process: its own order is all there is.
+    /// True if there is one process, whose own order suffices.
     is_alone: bool,
     /// The span of the puts since the last call.
     open: FileSpan,
-    /// Those of this process alone: the calls of which the processes have not told each other yet.
+    /// The spans of this process's puts, for the calls of which the processes have not told each other yet.
     own: Vec<FileSpan>,
-    /// The waves of the calls before these.
+    /// The waves of the calls before those of `own`.
     waves: Vec<u32>,
     known: Waves,
 }
 
 impl PutOrder {
-    /// Of no calls of so many processes.
+    /// The order of no calls yet.
     pub fn new(processes: u32) -> PutOrder {
         PutOrder {
             is_alone: processes == 1,
@@ -32,7 +32,7 @@ impl PutOrder {
         }
     }
 
-    /// Notes a put. Returns the number of the collective call with which it ends.
+    /// Notes a put. Returns the number of the collective call that ends it.
     pub fn note_put(&mut self, span: FileSpan) -> usize {
         self.open = self.open.joined(span);
         self.waves.len() + self.own.len()
@@ -46,7 +46,7 @@ impl PutOrder {
         }
     }
 
-    /// The numbers that this process tells the others: the highest ones of all processes are those for [`Self::learn`].
+    /// The numbers that this process contributes to the reduction; [`Self::learn`] takes the highest ones of all processes.
     pub fn numbers(&self) -> Vec<i64> {
         let offset = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
         let spans = self.own.iter();
@@ -54,7 +54,7 @@ impl PutOrder {
         pairs.collect()
     }
 
-    /// Finds the waves of the calls so far, by the highest numbers of all processes.
+    /// Finds the waves of the calls so far from the highest numbers of all processes.
     pub fn learn(&mut self, numbers: &[i64]) {
         let offset = |number: i64| u64::try_from(number).unwrap_or(0);
         for pair in numbers.chunks_exact(2) {
@@ -75,12 +75,12 @@ impl PutOrder {
         Some(())
     }
 
-    /// True if calls that all processes know must be written one after the other.
+    /// True if some of the known calls must be written one after the other.
     pub fn has_several_waves(&self) -> bool {
         self.known.count() > 1
     }
 
-    /// How many waves there are, at least 1.
+    /// The number of waves, at least 1.
     pub fn wave_count(&self) -> u32 {
         self.known.count().max(1)
     }

@@ -21,8 +21,8 @@ pub fn part(start: *const Offset, count: *const Offset, stride: *const Offset) -
     }
 }
 
-/// Bytes of so many elements of a part, for the next part's place in memory; zero where the arguments are wrong, which the
-/// put itself finds.
+/// The number of elements of a part, which gives the next part's offset in memory. 0 if the arguments are wrong, which the put
+/// itself reports.
 ///
 /// # Safety
 ///
@@ -62,16 +62,16 @@ unsafe fn begin(file: c_int, put: Put, timing: TransferKind, request: *mut c_int
 /// The puts of a list of parts.
 struct ListedPuts {
     puts: Vec<Put>,
-    /// The memory of their elements, if the program's is of a derived datatype, which may have gaps anywhere.
+    /// The elements, packed, if the program describes its memory by a derived datatype, which may have gaps.
     packed: Option<Vec<u8>>,
 }
 
-/// The puts of a list of parts of one variable, whose elements lie one after the other (`varn`). `None`: PnetCDF is to refuse it.
+/// The puts of a list of parts of one variable (`varn`), whose elements are contiguous. `None`: PnetCDF refuses the call.
 ///
 /// # Safety
 ///
-/// `starts` and `counts` are null or have `count` lists, each null or with a number for every dimension; a datatype is valid, and the
-/// memory as it says.
+/// `starts` and `counts` are null or have `count` lists, each null or with a number for every dimension; a datatype is valid, and
+/// the memory has its elements.
 unsafe fn listed(
     file: &crate::file::LoggedFile,
     variable: c_int,
@@ -88,7 +88,7 @@ unsafe fn listed(
     let mut puts = Vec::new();
     let mut offset = 0;
     for item in 0..usize::try_from(count).ok()? {
-        // SAFETY: `item` is below `count`, and each array is null or has so many lists, by the caller.
+        // SAFETY: `item` is below `count`, and each array is null or has `count` lists, by the caller.
         unsafe {
             let counts = if counts.is_null() {
                 null()
@@ -115,7 +115,7 @@ unsafe fn listed(
             offset = bytes.saturating_add(offset);
         }
     }
-    // SAFETY: the datatype is valid, and the memory as it says, by the caller.
+    // SAFETY: the datatype is valid, and the memory has its elements, by the caller.
     let packed = kind
         .derived(file.datatypes)
         .map(|(count, datatype)| unsafe { file.datatypes.packed(memory, count, datatype, offset) });
@@ -126,7 +126,7 @@ unsafe fn listed(
     for put in &mut puts {
         put.memory = memory.wrapping_add(put.memory.addr()).cast();
         if packed == Some(None) {
-            // It has another number of elements: the put says so.
+            // The datatype has another number of elements: the put reports it.
             put.kind = kind;
         }
     }
@@ -136,7 +136,7 @@ unsafe fn listed(
     })
 }
 
-/// The parts of a put of several variables, as arrays: null where a function has none.
+/// The parts of a put of several variables, as arrays; null if the function does not have one.
 #[derive(Clone, Copy)]
 struct PartLists {
     starts: *const *const Offset,
@@ -145,7 +145,7 @@ struct PartLists {
     distances: *const *const Offset,
 }
 
-/// A put of several variables (`mput`). The kind of memory is `None` where each part has its own: PnetCDF does it.
+/// A put of several variables (`mput`). A `kind` of `None` means that each part has its own: PnetCDF does the put.
 ///
 /// # Safety
 ///
@@ -161,10 +161,10 @@ unsafe fn several(
 ) -> Option<c_int> {
     let item = |list: *const *const Offset, index: usize| match list.is_null() {
         true => null(),
-        // SAFETY: `index` is below `count`, and a list that is not null has so many items, by the caller.
+        // SAFETY: `index` is below `count`, and a list that is not null has `count` items, by the caller.
         false => unsafe { *list.add(index) },
     };
-    // SAFETY: `index` is below `count`, and there are so many variables and buffers, by the caller.
+    // SAFETY: `index` is below `count`, and there are `count` variables and buffers, by the caller.
     let variable_and_memory =
         |index: usize| unsafe { (*variables.add(index), *memories.add(index)) };
     let put_of = |index: usize, (variable, memory), kind| Put {

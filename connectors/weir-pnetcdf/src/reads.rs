@@ -1,4 +1,4 @@
-//! Gets of logged data: from the log, where it has all of the part; else the variable's entries are flushed first, and
+//! Gets of logged data. If the log has the whole part, it is read from the log. Otherwise the variable's entries are flushed, and
 //! PnetCDF reads the file.
 
 use core::ffi::{c_int, c_void};
@@ -18,7 +18,7 @@ use crate::library::{NC_EMPI, NC_ERANGE, NC_EREAD, NC_NOERR};
 pub struct Get {
     pub variable: c_int,
     pub part: NamedPart,
-    /// As of a put.
+    /// As for a put.
     pub distances: *const Offset,
     pub memory: *mut c_void,
     pub kind: MemoryType,
@@ -28,17 +28,17 @@ pub struct Get {
 struct LoggedPart {
     part: Subarray,
     element: ElementType,
-    /// One after the other; `None`: they are so in the program's memory already.
+    /// The elements, contiguous; `None`: the program's memory has them already.
     elements: Option<Vec<u8>>,
     fits: bool,
 }
 
 impl LoggedFile {
-    /// Does a blocking get of one part from the log. `None`: PnetCDF is to do it, and the file has what it asks for.
+    /// Does a blocking get of one part from the log. `None`: PnetCDF must do it, and the file has all that it needs.
     ///
     /// # Safety
     ///
-    /// The arguments are valid as PnetCDF wants them; all processes call this for a collective one.
+    /// The arguments are valid for PnetCDF; all processes call this for a collective get.
     pub unsafe fn get(&mut self, get: &Get, timing: TransferKind) -> Option<c_int> {
         if self.check_mode(timing).is_err() {
             return None;
@@ -65,7 +65,7 @@ impl LoggedFile {
                 records,
                 -self.known_records(),
             ];
-            // Each call that put something has ended: no put is open.
+            // No put is open: each collective call that put something has ended.
             let mine = [&mine[..], &self.order.numbers()].concat();
             let Some(all) = self.comm.highest_of(&mine) else {
                 return Some(NC_EMPI);
@@ -80,7 +80,7 @@ impl LoggedFile {
                 // If the processes ask for several variables, all entries are flushed.
                 let is_one = highest == -lowest;
                 let lacks_records = records > -fewest_known && self.is_record_variable(number);
-                // A flush of all ends the waves, which would count up else.
+                // Only a flush of all entries resets the waves, whose number grows otherwise.
                 let is_enough = is_one && !lacks_records && !self.order.has_several_waves();
                 let variable = number.filter(|_| is_enough);
                 return self.flush_for_get(variable, has_entries != 0);
@@ -101,7 +101,7 @@ impl LoggedFile {
         })
     }
 
-    /// Moves the entries of a variable into the file, if there are any, or all.
+    /// Flushes the entries of a variable, if there are any, or all entries.
     fn flush_for_get(&mut self, variable: Option<u32>, has_entries: bool) -> Option<c_int> {
         let code = match has_entries || variable.is_none() {
             true => self.flush(variable),
@@ -110,14 +110,15 @@ impl LoggedFile {
         Some(code).filter(|code| *code != NC_NOERR)
     }
 
-    /// True for a variable with records. PnetCDF reads those that it knows of: entries of other variables may have made more.
+    /// True for a variable with records. PnetCDF reads only the records that it knows of; entries of other variables may have added
+    /// some.
     pub fn is_record_variable(&self, number: Option<u32>) -> bool {
         let variable = number.and_then(|number| self.definitions.variables.get(number as usize));
         variable.is_some_and(|variable| variable.is_record)
     }
 
-    /// Before PnetCDF does another kind of read, or a put that is not logged: flushes. All processes call this for a collective
-    /// one. `None`: PnetCDF goes on.
+    /// Flushes before PnetCDF does another kind of read, or a put that is not logged. All processes call this for a collective one.
+    /// `None`: PnetCDF goes on.
     pub fn flush_before(&mut self, timing: TransferKind) -> Option<c_int> {
         if self.check_mode(timing).is_err() {
             return None;
@@ -131,14 +132,14 @@ impl LoggedFile {
                 }
             }
             TransferKind::Independent => self.flush(None),
-            // The wait for it flushes.
+            // The wait flushes.
             TransferKind::Nonblocking | TransferKind::Buffered => NC_NOERR,
         };
         Some(code).filter(|code| *code != NC_NOERR)
     }
 
-    /// The elements of a get, if the log has all of them, in the program's memory if they are to lie there as in the log; an
-    /// error if the arguments are none that PnetCDF would take.
+    /// The elements of a get, if the log has all of them; `Ok(None)` if not. They are read into the program's memory if that has
+    /// the layout of the log. An error: PnetCDF would refuse the arguments.
     ///
     /// # Safety
     ///
@@ -169,7 +170,7 @@ impl LoggedFile {
         let Some(bytes) = arguments::memory_bytes(&part, element).filter(|bytes| *bytes > 0) else {
             return Ok(None);
         };
-        // PnetCDF refuses a count that is not that of the part. Null is `MPI_BOTTOM`, as for puts.
+        // PnetCDF refuses a count that differs from the part's. Null is `MPI_BOTTOM`, as for puts.
         if !get.kind.has_elements(self.datatypes, &part)
             || get.memory.is_null() && get.kind.derived(self.datatypes).is_none()
         {
@@ -195,8 +196,8 @@ impl LoggedFile {
         };
         let elements = match &mut logged.elements {
             Some(elements) => elements.as_mut_slice(),
-            // SAFETY: the memory is not null, and has room for the elements of the part, by the
-            // caller. What PnetCDF reads itself, if another process needs the file, goes over them.
+            // SAFETY: the memory is not null, and has room for the elements of the part, by the caller. If PnetCDF does the get
+            // after all, since another process needs the file, it overwrites them.
             None => unsafe { core::slice::from_raw_parts_mut(get.memory.cast(), bytes) },
         };
         for entry in overlapping {
@@ -205,7 +206,8 @@ impl LoggedFile {
         Ok(Some(logged))
     }
 
-    /// Reads the elements of an entry that a part has, over those of entries before it. Returns false if one is out of range.
+    /// Reads the elements that an entry and a part have in common, over those of earlier entries. Returns false if one is out of
+    /// range.
     fn read_entry(
         &self,
         entry: &LogEntry,
@@ -243,7 +245,7 @@ impl LoggedFile {
         result.map(|()| fits)
     }
 
-    /// Puts elements into the program's memory. False: MPI failed.
+    /// Copies elements into the program's memory. False: MPI failed.
     ///
     /// # Safety
     ///
@@ -252,8 +254,8 @@ impl LoggedFile {
         let Some(elements) = &logged.elements else {
             return true;
         };
-        // SAFETY: a datatype is valid, and the memory has room for the elements as it and the
-        // distances say, by the caller.
+        // SAFETY: a datatype is valid, and the memory has room for the elements in its layout or that of the distances, by the
+        // caller.
         unsafe {
             if let Some((count, datatype)) = get.kind.derived(self.datatypes) {
                 return self.datatypes.unpack(elements, get.memory, count, datatype);
@@ -264,13 +266,13 @@ impl LoggedFile {
         true
     }
 
-    /// True for a mapped get of a derived datatype: PnetCDF maps the packed elements, which is left to it.
+    /// True for a mapped get of a derived datatype: PnetCDF maps the packed elements itself.
     fn is_mapped_derived(&self, get: &Get) -> bool {
         !get.distances.is_null() && get.kind.derived(self.datatypes).is_some()
     }
 }
 
-/// True if each element of a part is one of an entry.
+/// True if entries contain each element of a part.
 fn covers(entries: &[&LogEntry], part: &Subarray) -> bool {
     let Some(elements) = part
         .elements()
@@ -278,7 +280,7 @@ fn covers(entries: &[&LogEntry], part: &Subarray) -> bool {
     else {
         return false;
     };
-    // One entry that has all of it needs no map.
+    // A single entry with the whole part needs no map.
     let common = |entry: &LogEntry| {
         let mut common = 0;
         entry.part.for_common_runs(part, |run| common += run.count);

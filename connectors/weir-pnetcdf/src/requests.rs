@@ -1,5 +1,5 @@
-//! Nonblocking puts that the program has not waited for yet. Their elements are in the log already; they become entries of it
-//! when they are waited for: until then they may be taken back, and neither the file nor its number of records changes.
+//! Nonblocking puts that the program has not waited for yet. Their elements are in the log already, and the wait makes them
+//! entries. Until then they can be cancelled, and neither the file nor its number of records changes.
 
 use core::ffi::c_int;
 use std::collections::btree_map::Entry;
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 
 use weir_arrays::log::LogEntry;
 
-/// Numbers of requests begin here, where PnetCDF's own, which begin at 0, do not come in a program's life. They are even, as
-/// those of its puts.
+/// Numbers of requests begin here. PnetCDF's own begin at 0, and do not reach this in a program's life. Ours are even, as for
+/// PnetCDF's puts.
 const FIRST: c_int = 0x4000_0000;
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PutRequest {
-    /// One or more.
+    /// The entries, one or more.
     pub entries: Vec<LogEntry>,
-    /// For `bput`: bytes of the attached buffer that it takes.
+    /// For `bput`: its bytes of the attached buffer.
     pub buffered: Option<u64>,
 }
 
@@ -24,12 +24,12 @@ pub struct PutRequest {
 #[derive(Debug, Default)]
 pub struct PutRequests {
     begun: c_int,
-    /// By their numbers.
+    /// The requests by their numbers.
     pending: BTreeMap<c_int, PutRequest>,
 }
 
 impl PutRequests {
-    /// Notes a request, and gives its number.
+    /// Notes a request, and returns its number.
     pub fn begin(&mut self, request: PutRequest) -> c_int {
         loop {
             let number = FIRST + 2 * (self.begun & 0x0fff_ffff);
@@ -41,7 +41,7 @@ impl PutRequests {
         }
     }
 
-    /// Forgets a request. `None`: it is none of these.
+    /// Forgets a request. `None`: the number is not one of ours.
     pub fn end_request(&mut self, number: c_int) -> Option<PutRequest> {
         self.pending.remove(&number)
     }
@@ -51,12 +51,12 @@ impl PutRequests {
         std::mem::take(&mut self.pending).into_values().collect()
     }
 
-    /// The entries that they will be.
+    /// The entries of all requests.
     pub fn entries(&self) -> impl Iterator<Item = &LogEntry> {
         self.pending.values().flat_map(|request| &request.entries)
     }
 
-    /// How many there are.
+    /// The number of requests.
     pub fn count(&self) -> usize {
         self.pending.len()
     }

@@ -1,4 +1,4 @@
-//! The settings of this process, from the environment: `weir run` puts those of its configuration there.
+//! The settings of this process, from the environment, where `weir run` puts those of its configuration.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ pub const BLOCK_BYTES: u64 = 8 << 20;
 /// How writes are logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogSharing {
-    /// They are not.
+    /// Writes are not logged.
     None,
     /// Each process has a pair of files.
     Process,
-    /// The processes of a node share one.
+    /// The processes of a node share a pair.
     Node,
 }
 
@@ -23,23 +23,23 @@ pub struct Settings {
     pub log: LogSharing,
     /// True if the writes of files that are not in weir are logged, too.
     pub all_files: bool,
-    /// True if processes move entries into files in weir themselves; else PnetCDF does it.
+    /// True if processes themselves move entries into files in weir; else PnetCDF does it.
     pub is_direct: bool,
     /// Bytes of elements that a process logs before they are moved into the file.
     pub budget: u64,
     /// Bytes of elements that a process moves in one request.
     pub buffer: u64,
-    /// The directory that the logs of an instance are in; `None`: there is no instance.
+    /// The directory of an instance's logs; `None`: there is no instance.
     pub directory: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Those of the environment.
+    /// Reads the environment.
     pub fn read() -> Settings {
         Settings::from_variables(|name| std::env::var_os(name))
     }
 
-    /// A value that cannot be understood counts as none: `weir run` has refused it already.
+    /// A value that cannot be parsed counts as unset: `weir run` has refused it already.
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Settings {
         let text = |name| variable(name).and_then(|value| value.into_string().ok());
         let bytes = |name, default| {
