@@ -10,9 +10,8 @@ use weir_core::types::Ino;
 use crate::cluster::node_names::NodeNames;
 use crate::cluster::peers::calls::ServerCalls;
 
-/// A server that knows the numbers of inodes: the global number, which names the server of the inode,
-/// and the number in the table of a node. They are one for an inode of this server, and two for a
-/// foreign one that is known here.
+/// A server that knows the numbers of inodes: the global number, which names the server of the inode, and the number in
+/// the table of a node. The two are equal for an inode of this server, and differ for a foreign one that is known here.
 pub(in crate::cluster) trait InodeNumbers: ServerCalls {
     /// The global number of an inode that has a number in this node's table.
     fn global(&self, ino: Ino) -> Ino;
@@ -39,13 +38,13 @@ pub(in crate::cluster) trait OwnTables {
     fn node<R>(&self, act: impl FnOnce(&mut Self::Node) -> R) -> R;
 }
 
-/// Tables with the names and inodes of this server, and those that its programs know of others.
+/// Tables with the names and inodes of this server, and those of other servers that its programs know.
 pub(in crate::cluster) trait NameTables {
     /// The names and inodes.
     fn names(&mut self) -> &mut NodeNames<'static>;
     /// The table in shared memory of names of other servers, to look up and to remove names.
     fn known(&self) -> KnownNames<'static>;
-    /// The same table, to add a name. The first call gets memory for the table, if there is any.
+    /// The same table, to add a name. The first call allocates memory for the table, if there is any.
     fn known_to_keep(&mut self) -> KnownNames<'static>;
 }
 
@@ -57,7 +56,7 @@ pub(in crate::cluster) trait FindsPaths: InodeNumbers {
 
 /// A server that has a journal.
 pub(in crate::cluster) trait Journals: ServerCalls {
-    /// Adds a change to the journal.
+    /// Notes a change for the journal.
     fn note(&self, item: &Item<'_>);
     /// Waits until all others know that this server is back.
     async fn announced(&self);
@@ -65,7 +64,7 @@ pub(in crate::cluster) trait Journals: ServerCalls {
     fn has_announced(&self) -> bool;
 }
 
-/// A part of a server whose operations may have to wait. Each has a clone of it.
+/// A part of a server whose operations may have to wait. Each operation has its own clone of the part.
 pub(in crate::cluster) trait Waits: Clone {
     /// An operation that may have to wait.
     fn later<T: 'static, F: Future<Output = T> + 'static>(

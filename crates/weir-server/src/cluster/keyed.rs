@@ -28,7 +28,7 @@ struct KeyHolder {
     by: Token,
     /// The holder that gets it back from `by`.
     lent_by: Option<Token>,
-    /// The time for which it stays held is unknown: no task waits for it.
+    /// True if nobody knows how long it stays held: no task waits for it.
     stuck: bool,
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
 }
@@ -213,7 +213,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         held.remove(key);
     }
 
-    /// A server is gone: frees its locks.
+    /// Frees the locks of a server that is gone.
     pub fn drop_rank(&self, rank: Rank) {
         let mut keys: Vec<K> = {
             let mut held = self.held.borrow_mut();

@@ -23,7 +23,7 @@
 //!
 //! | room | subject |
 //! | --- | --- |
-//! | `router`, `handler` | each operation that clients and other servers ask for, handed to its room |
+//! | `router`, `handler` | hand each operation of clients and other servers to its room |
 //! | `names` | entries, directories, renames, links |
 //! | `files` | inodes that are open, their holders and leases, how they are shared |
 //! | `extents` | where the bytes of files are |
@@ -36,11 +36,11 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `node_names` | the names and inodes of this server, which most rooms look at |
+//! | `node_names` | the names and inodes of this server, which most rooms read |
 //! | `node` | this server's own tables: making them, their time, their end |
-//! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
+//! | `platform`, `net`, `memory` | the traits that the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `status` | the state of servers, for tools |
-//! | `sessions` | the beginning and the end of a session, in all rooms; messages that many servers are told |
+//! | `sessions` | the beginning and the end of a session, in all rooms; messages to many servers |
 //! | `needs` | `Cluster` and `Node` as the rooms need them |
 //! | `abilities`, `clock` | the abilities of a server that several rooms need; the time |
 //! | `changes` | changes that the rooms note for the journal |
@@ -141,7 +141,7 @@ impl<P: Platform> Clone for Cluster<P> {
     }
 }
 
-/// The state of a server as one of several. That of each room is private to the room.
+/// The state of a server as one of several. Each room's part is private to the room.
 struct Inner<P: Platform + 'static> {
     node: Rc<RefCell<Node<'static, P>>>,
     log: Rc<dyn LogBytes>,
@@ -235,9 +235,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Takes a client's notes, and serves the requests in its channels. Each request runs at once
-    /// as far as it can, which is to its end if it need not wait. Returns true if there was
-    /// anything.
+    /// Takes a client's notes, and serves the requests in its channels. Each request runs at once, to its end
+    /// or until it must wait. Returns true if there was anything.
     pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
         let (mut any, asked) = self.node(|node| {
             node.clock.set(now_ns);
@@ -274,14 +273,14 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// Takes notes that rang no bell, and sweeps files that no process has open any more. For a
-    /// server that has nothing else to do.
+    /// Takes notes that came without a doorbell, and sweeps files that no process has open any more. For a server that
+    /// has nothing else to do.
     pub fn idle(&self, now_ns: i64) {
         self.node(|node| node.idle(now_ns));
         self.sharing().laminate_unwritten();
     }
 
-    /// A client's process is gone; see [`Node::gone`].
+    /// Handles a client whose process is gone; see [`Node::gone`].
     pub fn client_gone(&self, id: ClientId, now_ns: i64) {
         self.node(|node| node.gone(id, now_ns));
         self.sharing().laminate_unwritten();
@@ -387,9 +386,9 @@ impl<P: Platform> Cluster<P> {
         self.reads().kept()
     }
 
-    /// Counts servers as lost from the start, of an instance whose servers were all killed and came back without them.
-    /// Directories are then listed without their entries. `trees`: the number of elevated trees, whose directories are
-    /// known by their numbers if rank 0 is lost.
+    /// Counts servers as lost from the start: all servers of the instance were killed, and it came back without
+    /// these. Directories are then listed without their entries. `trees`: the number of elevated trees, whose
+    /// directories are known by their numbers if rank 0 is lost.
     pub fn give_up(&self, ranks: impl Iterator<Item = Rank>, trees: usize) {
         self.peers().give_up(ranks, trees);
     }

@@ -27,8 +27,8 @@ pub trait Net {
     /// Asks `to`, and waits for the answer.
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
 
-    /// As [`Net::call`], for as long as the server cannot be reached. The call is lost only if that
-    /// server was started anew after it had been asked.
+    /// As [`Net::call`], but waits for as long as the server cannot be reached. The call is lost only if that server
+    /// was restarted after it had been asked.
     fn call_without_deadline(
         &self,
         to: Rank,
@@ -58,7 +58,7 @@ pub trait Net {
         Duration::from_secs(30)
     }
 
-    /// The refused input of this transport: kinds and counts, of those that occurred.
+    /// The refused input of this transport: the kinds that occurred, with their counts.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
     }

@@ -83,8 +83,8 @@ impl<'m, P: Platform> Node<'m, P> {
         Ok(())
     }
 
-    /// Sets the size of a file in the tables of its home alone, as a server that is killed while it
-    /// truncates the file; for tests.
+    /// Sets the size of a file only in the tables of its home, like a server that is killed during a truncation; for
+    /// tests.
     pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.writes().set_size(ino, size)
     }
@@ -140,8 +140,8 @@ impl<'m, P: Platform> Node<'m, P> {
         self.stopping = true;
     }
 
-    /// Work for an idle server: takes notes that rang no bell, and sweeps files that no process has
-    /// open any more.
+    /// Work for an idle server: takes notes that came without a doorbell, and sweeps files that no process has open any
+    /// more.
     pub fn idle(&mut self, now_ns: i64) {
         self.clock.set(now_ns);
         self.take_all_notes();

@@ -1,5 +1,4 @@
-//! The interfaces of the logic to the kernel and to storage. The runtime implements them, and tests
-//! do.
+//! The interfaces of the logic to the kernel and to storage, implemented by the runtime and by tests.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
@@ -64,8 +63,8 @@ pub trait Platform {
         usize::MAX
     }
 
-    /// The landing for `len` bytes of another node for a client, if this platform can receive such.
-    /// `over` is set when nothing arrives any more. See [`crate::arrival::Arrival`].
+    /// The landing for `len` bytes of another node for a client, if this platform can receive them. `over` is set when
+    /// nothing arrives any more. See [`crate::arrival::Arrival`].
     fn landing(
         &self,
         _client: &Arc<Self::Memory>,
@@ -76,13 +75,12 @@ pub trait Platform {
         None
     }
 
-    /// The input that was refused before it came to the logic: kinds and counts, of those that
-    /// occurred.
+    /// The input that was refused before it came to the logic: the kinds that occurred, with their counts.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
 
-    /// Removes what the kernel keeps of a fifo or a socket that is gone.
+    /// Removes the kernel's fifo or socket behind an inode that is gone.
     fn remove_special(&self, _ino: Ino) {}
 
     /// Admits programs of another user as clients.

@@ -1,4 +1,4 @@
-//! The beginning and the end of a session, in all rooms; and messages that many servers are told.
+//! The beginning and the end of a session, in all rooms; and messages to many servers.
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -18,7 +18,7 @@ use crate::cluster::visibility::is_raw;
 use crate::cluster::{Cluster, Inner};
 use crate::node::Platform;
 
-/// A server as its sessions know it. It may be gone: then nothing is left that a session concerns.
+/// A server as its sessions know it. It may be gone: then a session has nothing left to change.
 pub(super) struct ServerOfSessions<P: Platform + 'static> {
     server: Weak<Inner<P>>,
 }
@@ -119,8 +119,8 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Stops believing what this server knows of the names and files of another one, which may no
-    /// longer tell it of changes.
+    /// Stops believing this server's knowledge of the names and files of another one, which may no longer report
+    /// changes.
     fn doubt(&self, home: Rank) {
         self.names().forget_known(home);
         self.appends().reserve_no_more(home);
@@ -184,7 +184,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Passes on a message of another server, and does what it says.
+    /// Passes on a message of another server, and carries it out.
     pub(super) async fn relay(&self, op: peer::Relay) -> Result<Told, FsError> {
         let peers = self.peers();
         if op
@@ -199,7 +199,7 @@ impl<P: Platform> Cluster<P> {
         Ok(told)
     }
 
-    /// Does what a message says.
+    /// Carries out a message.
     async fn hear(&self, news: &News) -> Result<Told, FsError> {
         let mut told = Told::default();
         match news {

@@ -1,6 +1,6 @@
 //! Slots of a table in shared memory, of which some are lent.
 
-/// Slots of which some are lent. The lowest free one is lent first, so that little of a sparse
+/// Slots of which some are lent. A slot that was freed is lent again before a new one, so that little of a sparse
 /// region is touched.
 #[derive(Debug)]
 pub struct Slots<T> {
@@ -22,7 +22,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Allows so many slots to be used from now on.
+    /// Allows this many slots to be used from now on.
     pub fn allow(&mut self, slots: usize) {
         self.limit = slots.min(self.most);
     }

@@ -1,4 +1,4 @@
-//! Visiting state for a snapshot, in steps. The journal asks each room to show its state so.
+//! Visits state for a snapshot, in steps. The journal asks each room to show its state in this way.
 
 use weir_core::journal::Item;
 use weir_core::types::Ino;
@@ -6,7 +6,7 @@ use weir_core::types::Ino;
 /// A callback that receives items, one by one.
 pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
 
-/// A table of what this server keeps for others, as a snapshot shows them one after the other.
+/// The tables that this server keeps for others, in the order in which a snapshot shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SharedTable {
     /// Runs of slices.
@@ -26,7 +26,7 @@ pub enum SharedTable {
 }
 
 impl SharedTable {
-    /// The next one.
+    /// The next table.
     const fn next(self) -> Option<SharedTable> {
         Some(match self {
             SharedTable::Slices => SharedTable::Published,
@@ -47,7 +47,7 @@ pub struct SnapshotPosition {
     pub table: SharedTable,
     /// The inode in the table.
     pub ino: Ino,
-    /// The offset in that file, bytes.
+    /// The offset in that file, bytes; among the lost names, the number of the next one.
     pub offset: u64,
 }
 

@@ -8,9 +8,9 @@ use weir_core::types::ClientId;
 use crate::node::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
-    /// A client's connection ended. Its process may still live with our memory mapped (it closed
-    /// all descriptors), or it became another program, which has not mapped it. So nothing that it
-    /// may write into is lent again.
+    /// Handles the end of a client's connection. Its process may still live with our memory mapped (it closed all
+    /// descriptors), or it became another program, which has not mapped it. So nothing that it may write into is lent
+    /// again.
     pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
         self.clock.set(now_ns);
         self.take_notes(id);
@@ -21,7 +21,7 @@ impl<P: Platform> Node<'_, P> {
         self.commit();
     }
 
-    /// A client's process is gone, or has connected anew: no process writes as this client any
+    /// Handles the end of a client: its process is gone, or has connected anew, so no process writes as this client any
     /// more. Afterwards its number may be given to another. The caller removes the region.
     pub fn gone(&mut self, id: ClientId, now_ns: i64) {
         self.clock.set(now_ns);

@@ -263,8 +263,8 @@ impl<M> Clients<M> {
 }
 
 impl<M: ClientMemory> Clients<M> {
-    /// Returns the channels in which a client says that there are requests, one bit each. Lets the
-    /// client use all channels, if it asks for that.
+    /// Returns the channels in which a client reports requests, one bit each. Lets the client use all channels, if it
+    /// asks for that.
     pub(in crate::cluster) fn take_asked(&mut self, id: ClientId, platform: &impl Platform) -> u64 {
         let Some(client) = self.get_mut(id) else {
             return 0;

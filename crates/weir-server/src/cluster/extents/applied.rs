@@ -117,8 +117,8 @@ impl Applied {
 
     fn with_tail(&self, r: &Record) -> Result<Applied, InvalidRecord> {
         let mut new = *self;
-        // The live piece may have been whole when the cell was read: the record of the whole pieces, which came before this
-        // one, then had nothing new.
+        // If the live piece was already whole when the cell was read, the record of the whole pieces, which came before
+        // this one, had nothing new.
         if self.count == 0 {
             new.count = 1;
             new.length = self.live;

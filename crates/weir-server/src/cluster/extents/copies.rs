@@ -1,5 +1,5 @@
-//! Extents of this node that are bytes of a file's copy on the parallel file system; the end of records before they are
-//! laid. Their use is described in `files/evict_part.rs`.
+//! Extents of this node that refer to a file's copy on the parallel file system, and the end of the file's records
+//! before such extents are laid. Their use is described in `files/evict_part.rs`.
 
 use weir_core::extent::{Piece, PieceSource, Run};
 use weir_core::node::block::FileBlock;
@@ -36,9 +36,8 @@ impl NodeWriters<'_, '_> {
 }
 
 impl<P: Platform> NodeWrites<'_, '_, P> {
-    /// Makes this node's writers of a raw file ask from now on. Consider a write that did not ask:
-    /// when this returns, its record is in the cells, or the write itself will find that it must
-    /// ask.
+    /// Makes this node's writers of a raw file ask before they write, from now on. When this returns, the record of
+    /// each write that did not ask is in the cells, or that write will still find that it must ask.
     pub(in crate::cluster) fn revoke_writes(&self, local: Ino) {
         if let Some(block) = self.writers().shared_block(local) {
             block.revoke();
@@ -46,7 +45,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         }
     }
 
-    /// Settles the extents of a file: what is written later is not part of a copy made now.
+    /// Settles the extents of a file: later writes get greater stamps, and are no part of a copy made now.
     pub(in crate::cluster) fn settle_extents(
         &mut self,
         ino: Ino,
@@ -72,7 +71,8 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         stamp.unwrap_or(0)
     }
 
-    /// Has ranges of a file be bytes of its copy alone; returns the number of bytes that become free.
+    /// Makes ranges of a file refer only to its copy, if they are unchanged since the settling. Returns the number of
+    /// bytes that become free.
     pub(in crate::cluster) fn evict_ranges(
         &mut self,
         op: &peer::EvictRanges,
@@ -82,7 +82,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         let stamp = self.end_records(ino);
         let is_settled = match self.writers().file_of(ino) {
             Some((_, file)) => file.settled > 0 && file.settled == settled.stamp,
-            // Nobody has written it since, if it had no writers then.
+            // It had no writers then, and the same generation means that nobody has written it since.
             None => settled.stamp == 0 && attr.index_generation == settled.generation,
         };
         if !is_settled || attr.evicted {
@@ -101,7 +101,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
         Ok(freed)
     }
 
-    /// Begins an update of an evicted file: its bytes are those of its copy from now on.
+    /// Begins an update of an evicted file: an extent refers to its copy from now on, and programs can write over it.
     pub(in crate::cluster) fn begin_update(&mut self, ino: Ino) -> Result<(), FsError> {
         let attr = self.names.regular(ino)?;
         if !attr.evicted {

@@ -75,7 +75,7 @@ impl ExtentMap {
     }
 }
 
-/// The range of a file that an answer may tell of.
+/// The range of a file that an answer may cover.
 struct AnswerRange {
     from: u64,
     /// The offset that it must reach, if one answer has the room.
@@ -216,7 +216,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         Ok(Some(located))
     }
 
-    /// The runs of a range that are known, or on their way to the slices' homes, or here alone, as far as they fit an answer.
+    /// The runs of a range that are published, under way to the slices' homes, or only here, up to the size of an
+    /// answer.
     fn locate_in(
         &self,
         ino: Ino,

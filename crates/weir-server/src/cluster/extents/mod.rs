@@ -22,10 +22,10 @@
 //! | `attach`, `writers` | files that are open for writing, and their writers' cells |
 //! | `table`, `ranges` | the index of each file, and operations on its ranges |
 //! | `copies` | extents that are bytes of a file's copy |
-//! | `pending` | what is not published |
+//! | `pending` | unpublished extents |
 //! | `recover` | the extents and writers of a killed server |
 //! | `publish` | telling the homes of slices; the requests of clients that begin with it |
-//! | `publishes`, `slices` | what is on its way to them, and what they have |
+//! | `publishes`, `slices` | publishes under way to the homes, and the extents that the homes have |
 //! | `locate` | finding extents, of any server |
 
 use std::cell::RefCell;
@@ -65,7 +65,7 @@ mod table;
 mod tests;
 mod writers;
 
-/// The rest of the server, as far as published extents concern it.
+/// The parts of the server that published extents need.
 pub(in crate::cluster) trait ExtentsNeeds:
     InodeNumbers + Journals + OwnTables<Node: ExtentSteps>
 {
@@ -74,9 +74,9 @@ pub(in crate::cluster) trait ExtentsNeeds:
     /// The bytes of this server's log.
     fn log(&self) -> &dyn LogBytes;
 
-    /// Returns true if this node's bytes of a file are to be published before it is laminated.
+    /// Returns true if this node may publish its bytes of a file now.
     fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError>;
-    /// True if this node does not publish its bytes of a file, as far as it knows.
+    /// True if this node, to its knowledge, must not publish its bytes of a file yet.
     fn holds_back(&self, ino: Ino) -> bool;
     /// Prepares a file for being open here; returns its attributes, with its number here.
     async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError>;
@@ -89,10 +89,10 @@ pub(in crate::cluster) trait ExtentsNeeds:
     /// The offset at which a file ends for readers here. Extents behind it may still be known, but
     /// are being erased.
     fn erased_from(&self, ino: Ino) -> u64;
-    /// Another node, or a publish of this one, changed a file: stops believing this node's copy of
-    /// its state.
+    /// Stops believing this node's copy of a file's state: another node, or a publish of this one, has changed the
+    /// file.
     fn recall_here(&self, ino: Ino);
-    /// A server will not repeat any publish to a file.
+    /// Notes that a server will not repeat any publish to a file.
     fn forget_counted(&self, from: Rank, ino: Ino);
     /// Stops believing answers that the home gave before this node's publish reached it.
     fn doubt_answers(&self, ino: Ino);
@@ -102,13 +102,13 @@ pub(in crate::cluster) trait ExtentsNeeds:
 pub(in crate::cluster) trait WriteTables {
     /// The kernel and storage of this server.
     type Platform: Platform;
-    /// The writers, and the files as they write them.
+    /// The writers, and the files with their current writes.
     fn writers(&self) -> NodeWriters<'_, 'static>;
     /// The writes, to take them into the index and to change it.
     fn writes(&mut self) -> NodeWrites<'_, 'static, Self::Platform>;
 }
 
-/// This server's own tables, as far as publishing uses them.
+/// The parts of this server's own tables that publishing uses.
 pub(in crate::cluster) trait ExtentSteps: NameTables + WriteTables {
     /// Lets a client write a file.
     fn attach_client(&mut self, id: ClientId, local: Ino) -> Result<Attached, FsError>;
@@ -177,7 +177,7 @@ impl ExtentTables {
         self.cells = Slots::new(open.cells.len());
     }
 
-    /// The writers, and the files as they write them.
+    /// The writers, and the files with their current writes.
     pub(in crate::cluster) fn writers<'a, 'm>(
         &'a self,
         names: &'a NodeNames<'m>,
@@ -269,8 +269,7 @@ impl ExtentTables {
         }
     }
 
-    /// Visits the cells that are lent, with `noted` what was noted of their records; and the
-    /// published part of the log.
+    /// Visits the lent cells, if `noted` with the noted parts of their records, and the published part of the log.
     pub(in crate::cluster) fn show_writers(&self, noted: bool, visit: Visit<'_>) {
         for (cell, writer) in self.cells.iter() {
             if let Some(file) = self.blocks.get(writer.block) {
@@ -316,14 +315,14 @@ pub(in crate::cluster) struct NodeWrites<'a, 'm, P: Platform> {
 }
 
 impl<'m, P: Platform> NodeWrites<'_, 'm, P> {
-    /// The writers, and the files as they write them.
+    /// The writers, and the files with their current writes.
     fn writers(&self) -> NodeWriters<'_, 'm> {
         self.tables.writers(self.names, self.open)
     }
 }
 
 impl<'m, P: Platform> Node<'m, P> {
-    /// The writers, and the files as they write them.
+    /// The writers, and the files with their current writes.
     pub(in crate::cluster) fn writers(&self) -> NodeWriters<'_, 'm> {
         self.extents.writers(&self.names, &self.open)
     }

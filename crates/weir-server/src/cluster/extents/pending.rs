@@ -1,4 +1,4 @@
-//! The extents that this node's programs wrote and that are not published.
+//! Unpublished extents, which this node's programs wrote.
 
 use weir_core::extent::{Run, Source};
 use weir_core::journal::Item;
@@ -52,7 +52,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
             self.note_taken(local, attr.home);
         }
         let index = std::mem::take(self.tables.indexes.get_mut(local));
-        // The holes were made where the extents are: see `cluster`.
+        // Holes are not published: the slices' homes have erased those ranges themselves.
         index.for_each_run(&mut |run| {
             if run.source != Source::Hole {
                 pending.runs.push(run);

@@ -39,7 +39,7 @@ pub(in crate::cluster) enum PublishCause {
 }
 
 impl<S: ExtentsNeeds> PublishedExtents<S> {
-    /// The files of which this node has something to publish.
+    /// The files with extents of this node that are to be published.
     pub(in crate::cluster) fn dirty(&self) -> Vec<Ino> {
         if self.server.has_all_extents() {
             return Vec::new();
@@ -73,8 +73,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         self.state().publishes.borrow_mut().cut(ino, size);
     }
 
-    /// See [`peer::Publish`]. The bytes that are held back are not published. A restarted node has
-    /// forgotten that the file is being laminated, and does not say that it has published.
+    /// See [`peer::Publish`]. If bytes must be held back, nothing is published, and the answer is an error: a restarted
+    /// node has forgotten that the file is being laminated, and must not claim that it has published.
     pub(in crate::cluster) async fn publish_for_all(
         &self,
         op: &peer::Publish,
@@ -126,8 +126,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         done
     }
 
-    /// Waits, in time, until no task of this node publishes a file; none does while the guard
-    /// lives.
+    /// Waits, for a limited time, until no task of this node publishes a file; none does while the guard lives.
     pub(in crate::cluster) async fn hold_publishing(
         &self,
         ino: Ino,
@@ -138,7 +137,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
             .await
     }
 
-    /// As [`PublishedExtents::hold_publishing`], for as long as that takes.
+    /// As [`PublishedExtents::hold_publishing`], without a time limit.
     pub(in crate::cluster) async fn hold_publishing_surely(&self, ino: Ino) -> Guard<'_, Ino> {
         self.state()
             .publishing
@@ -146,8 +145,8 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
             .await
     }
 
-    /// Stops sending extents of a file. Returns the end of what was sent, and the ranges that
-    /// become free.
+    /// Stops sending extents of a file. Returns the end of the extents that were under way, and the ranges that the
+    /// sent ones had freed.
     pub(in crate::cluster) fn end_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
         let mut publishes = self.state().publishes.borrow_mut();
         let end = publishes.end_of(ino);
@@ -199,7 +198,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         {
             let extents = self.state();
             extents.publishes.borrow_mut().remove_file(ino);
-            // This server sends itself no publish again.
+            // This server never repeats a publish to itself.
             let here = self.server.rank();
             extents.slices.borrow_mut().forget_answers(ino, here);
             self.server.note(&Item::PublishEnded(ino));
@@ -216,11 +215,11 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         Ok(())
     }
 
-    /// Sends the batches of a file to the homes of its slices, and then tells the file's home of them. Returns
-    /// the home's answer, and the bytes that the batches freed.
+    /// Sends the batches of a file to the homes of its slices, and then tells the file's home of them. Returns the
+    /// home's answer, and the bytes that the batches freed.
     ///
-    /// A node that was cut off from the home may learn only at the beginning of a session that the file was cut:
-    /// what the slices have of it behind the cut is withdrawn, and the home gets the size as it is then.
+    /// A node that was cut off from the home may learn only at the beginning of a session that the file was cut. Then
+    /// the batches go out again, so that the slices withdraw bytes behind the cut, and the home gets the cut size.
     async fn send_published(
         &self,
         mut op: peer::Published,
@@ -270,8 +269,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
 
     /// Sends a batch to all its servers, unless they have it as it is now. Returns the bytes that it freed.
     async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
-        // At the beginning of a session the file's home tells the size to which it was cut
-        // meanwhile.
+        // At the beginning of a session the file's home tells this node the size to which the file was cut meanwhile.
         if ino.rank() != self.server.rank() {
             self.server.peers().session_in_time(ino.rank()).await?;
         }
@@ -464,7 +462,7 @@ impl<S: ExtentsNeeds> PublishedExtents<S> {
         slices.settle(op.ino, op.number);
     }
 
-    /// Has ranges of this server's slices be bytes of the file's copy; returns the bytes that become free.
+    /// Makes ranges of this server's slices refer to the file's copy; returns the bytes that become free.
     pub(in crate::cluster) fn lay_copy(&self, op: &peer::LayCopy) -> Vec<LogRange> {
         let (here, servers) = (self.server.rank(), self.server.peers().servers());
         let mut own = Vec::new();

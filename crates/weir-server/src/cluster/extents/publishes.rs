@@ -1,5 +1,5 @@
-//! The publishes of this node that have not ended: which extents left the index of a file and are on
-//! their way to the homes of its slices.
+//! The publishes of this node that have not ended: extents that have left the index of a file and are on their way to
+//! the homes of its slices.
 //!
 //! Left out: the messages (`publish`).
 
@@ -35,9 +35,9 @@ pub(super) struct Publishes {
 pub(super) struct Batch {
     pub(super) publish: u64,
     pub(super) runs: Vec<Run>,
-    /// The file was cut to this size since.
+    /// The size to which the file was cut since.
     pub(super) cut: u64,
-    /// Once all servers have the batch.
+    /// Set once all servers have the batch.
     pub(super) sent: Option<SentBatch>,
 }
 

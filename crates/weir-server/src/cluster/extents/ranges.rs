@@ -23,7 +23,7 @@ pub(crate) const FEW_RUNS: usize = 32;
 const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> NodeWrites<'_, '_, P> {
-    /// The extents of a range, as far as they fit the reply, with those around it if they are few.
+    /// The extents of a range, up to the size of a reply, and those around it if they are few.
     pub(super) fn locate_range(
         &mut self,
         ino: Ino,
@@ -79,7 +79,7 @@ impl<P: Platform> NodeWrites<'_, '_, P> {
             self.raise_size(&attr, size);
         }
         if attr.evicted && size == 0 {
-            // Nothing of its copy is in it any more.
+            // The file has no bytes of its copy any more.
             self.names.set_evicted(ino, false)?;
         }
         self.writers().forget_cell_times(ino);

@@ -1,7 +1,7 @@
 //! The published extents of the slices that live here, of any server's files.
 //!
-//! The newest publish wins: each part of one is laid with a new stamp. A part that comes again gets
-//! its earlier answer; nothing changes, but that bytes go which have been cut off since.
+//! The newest publish wins: each of its parts is laid with a new stamp. A part that comes again gets its earlier
+//! answer; the only change then is that bytes behind a later cut are withdrawn.
 //!
 //! Left out: the publisher's side (`publishes`), and the messages (`publish`).
 
@@ -97,8 +97,8 @@ impl SliceExtents {
         }
     }
 
-    /// Lays a part of another server's publish, as far as it is in slices of this server: `laid`.
-    /// Returns the bytes that nothing refers to any more.
+    /// Lays a part of a server's publish: `laid`, the runs of it in slices of this server. Returns the bytes that
+    /// nothing refers to any more.
     pub(super) fn put(
         &mut self,
         from: Rank,
@@ -150,8 +150,8 @@ impl SliceExtents {
         Ok(freed)
     }
 
-    /// Makes a range a hole: all that the index has there, for it has nothing of other slices. (A
-    /// file may be 8 EiB long: slices are not counted.) Returns the bytes that become free.
+    /// Makes a range a hole. The index has only extents of this server's slices, so the range need not be cut into
+    /// slices. (A file may be 8 EiB long.) Returns the bytes that become free.
     pub(super) fn erase(&mut self, op: &peer::Erase, note: Visit<'_>) -> Vec<LogRange> {
         self.last_stamp += 1;
         let mut freed = Vec::new();
@@ -169,7 +169,7 @@ impl SliceExtents {
         freed
     }
 
-    /// Notes that the extents of a file which are here now are settled.
+    /// Notes that the present extents of a file are settled.
     pub(super) fn settle(&mut self, ino: Ino, number: u64) {
         if self.settled.len() >= MOST_SETTLED {
             // Those files are settled once more.
@@ -178,9 +178,9 @@ impl SliceExtents {
         self.settled.insert(ino, (number, self.last_stamp));
     }
 
-    /// Has the runs of a file's copy be in slices of this server: beneath all that is there, so that one that comes late
-    /// hides nothing; or with the number of a settling over bytes that are older, where all are. Returns the bytes that
-    /// nothing refers to any more.
+    /// Lays runs of a file's copy in slices of this server. Without `settled` they go beneath all that is there, so
+    /// that a late request hides nothing. With the number of a settling, a run replaces the bytes of its range if all
+    /// of them are in logs and not newer than the settling. Returns the bytes that nothing refers to any more.
     pub(super) fn lay_copy(
         &mut self,
         ino: Ino,
@@ -284,8 +284,8 @@ pub(super) fn is_covered_by(
     from < to && at == to
 }
 
-/// Makes what is left of runs behind `cut` a hole; returns the holes. Bytes that were laid over them since
-/// stay. Adds the bytes that become free to `freed`.
+/// Makes the rest of `runs` behind `cut` a hole; returns the holes. Bytes that were laid over the runs since stay. Adds
+/// the bytes that become free to `freed`.
 fn withdraw(
     index: &mut ExtentIndex,
     runs: &[Run],

@@ -74,7 +74,7 @@ impl<'a, 'm> NodeWriters<'a, 'm> {
         self.tables.has_extents(local) || self.has_writers_of(local)
     }
 
-    /// The clients that write a file; one that has several cells comes several times.
+    /// The clients that write a file; one that has several cells appears several times.
     pub(in crate::cluster) fn clients_of(self, ino: Ino) -> impl Iterator<Item = ClientId> + 'a {
         let (cells, writers) = (self.cells_of(ino), &self.tables.cells);
         let writers = cells.iter().filter_map(|cell| writers.get(*cell));
@@ -126,7 +126,7 @@ impl<'a, 'm> NodeWriters<'a, 'm> {
         (mtime_ns != 0).then(|| i64::try_from(mtime_ns).unwrap_or(i64::MAX).min(now_ns))
     }
 
-    /// Makes a time that was set count for more than earlier writes of the file's writers.
+    /// Makes a time that was set override the times of earlier writes.
     pub(in crate::cluster) fn forget_cell_times(self, ino: Ino) {
         for cell in self.cells_of(ino) {
             let cell = &self.open.cells[*cell as usize];

@@ -5,13 +5,14 @@
 //! append asks the home, which hands out offsets one after the other. Before that it learns how far
 //! each node has reserved, so that no two appends share bytes across the change either.
 //!
-//! A node may reserve by itself while it believes the home's word (`session`); a node that the home
-//! cannot ask stops when that term is over. Until such a node is back, the home does not know how
-//! far it had reserved: appends wait that long, but at most [`AWAITED_NS`]. A restarted server does
-//! not know the writers of its files: until each other server has named the files that it has open
-//! (`Cluster::accept_session`), any may have placed appends, and a node that opens a file is told to ask.
-//! The home remembers the offsets that it handed out until the nodes that have them have said that
-//! they publish nothing more: a server that was cut off finds its offsets free when it is back.
+//! A node may reserve by itself while it believes the home's word (`session`). A node that the home cannot ask stops
+//! when that term is over. Until it is back, the home does not know how far it had reserved: appends wait for it, but
+//! at most [`AWAITED_NS`].
+//!
+//! A restarted server does not know the writers of its files. Until each other server has named the files that it has
+//! open (`Cluster::accept_session`), any of them may have placed appends, so a node that opens a file must ask. The
+//! home remembers the offsets that it handed out until their nodes have said that they publish nothing more: a server
+//! that was cut off can still use its offsets when it is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,14 +31,14 @@ use crate::cluster::visibility::is_raw;
 pub struct Appends {
     /// The next offset.
     next: u64,
-    /// The offset up to which each node had reserved when it was told to ask.
+    /// The offset up to which each node had reserved when it began to ask.
     reserved: BTreeMap<Rank, u64>,
-    /// Nodes that were told to ask, or cannot reserve by themselves.
+    /// Nodes that know that they must ask, or that cannot reserve by themselves.
     told: BTreeSet<Rank>,
-    /// Nodes that were given up, or not reached, and may have reserved by themselves, with the time
-    /// until which they are waited for, ns since 1970.
+    /// Nodes that were given up or not reached, and may have reserved by themselves, with the time until which appends
+    /// wait for them, ns since 1970.
     awaited: BTreeMap<Rank, i64>,
-    /// Offsets were handed out to a server that was given up, and may come back.
+    /// True if a server was given up while it wrote the file, and may come back with offsets that it was handed.
     lost: bool,
 }
 
@@ -45,7 +46,7 @@ impl Appends {
     fn place(&mut self, from: Rank, op: &peer::Append, published: u64) -> Result<u64, FsError> {
         if let Some(at) = op.reserved {
             let upto = self.reserved.get(&from).copied().unwrap_or(0);
-            // These bytes were counted when the node was told to ask.
+            // These bytes were counted when the node began to ask.
             if at.checked_add(op.length).is_some_and(|end| end <= upto) {
                 return Ok(at);
             }
@@ -58,9 +59,9 @@ impl Appends {
 }
 
 impl<S: FilesNeeds> SharedAppends<S> {
-    /// Handles a node that begins to write a file of this server: if it is not the only one,
-    /// offsets of appends are handed out here. It is told before it may append; the next append
-    /// waits for a writer that cannot be told now.
+    /// Handles a node that begins to write a file of this server. If it is not the only writer, this server hands out
+    /// the offsets of appends from now on. The node learns that before it may append; the next append waits for a
+    /// writer that cannot be reached now.
     pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
         let shared = {
             let mut all = self.state().appends.borrow_mut();
@@ -78,7 +79,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
         join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
     }
 
-    /// The nodes that may have placed appends to a file of this server that it does not know of.
+    /// The nodes that may have placed appends of which this server, the file's home, does not know.
     fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
         let now_ns = self.server.peers().now_ns();
         let mut all = self.state().appends.borrow_mut();
@@ -179,7 +180,8 @@ impl<S: FilesNeeds> SharedAppends<S> {
         }
     }
 
-    /// Tells this node's programs to ask: those that write the file, and later ones.
+    /// Makes this node's programs ask for offsets: those that write the file, and later ones. Returns the file's end
+    /// here, with their reservations.
     pub(in crate::cluster) fn share_appends_here(&self, ino: Ino) -> u64 {
         self.state().shared_appends.borrow_mut().insert(ino);
         let local = self.server.local(ino);
@@ -292,7 +294,7 @@ impl<S: FilesNeeds> SharedAppends<S> {
         }
     }
 
-    /// Ends the appends of a node that writes a file of this server no more, or was given up.
+    /// Ends the appends of a node that no longer writes a file of this server, or was given up.
     pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
         let until_ns = self.server.peers().now_ns() + AWAITED_NS;
         let writes = self.server.stand_ins().writers_of(ino).contains(&writer);

@@ -1,8 +1,8 @@
 //! The audit: finds programs that read bytes that others had written and not made known.
 //!
-//! Each read first asks the file's home, which asks the nodes that write the file. So the audit
-//! finds the bytes that were missing at the moment of the read, rather than those published later.
-//! It costs messages, and is therefore off by default.
+//! Each read first asks the file's home, which asks the nodes that write the file. So the audit finds the bytes that
+//! were missing at the moment of the read, not those published later. It costs messages, and is therefore off by
+//! default.
 
 use futures_util::future::join_all;
 use weir_core::names::{Lamination, Visibility};
@@ -16,7 +16,7 @@ use crate::cluster::extents::WriteTables;
 use crate::cluster::files::{FileParts, FileSteps, FilesNeeds, NamesForFiles, ReadAudit};
 use crate::rules::join;
 
-/// The most findings that are kept apart; a finding unlike all of them is counted with the last.
+/// The most findings that are kept apart; a further one that resembles none of them is counted with the last.
 const FINDINGS: usize = 256;
 
 impl<S: FilesNeeds> ReadAudit<S> {
@@ -78,7 +78,7 @@ impl<S: FilesNeeds> ReadAudit<S> {
             self.server.call(rank, unseen)
         });
         let answers = join_all(asked).await.into_iter();
-        // A node that is lost makes nothing known any more.
+        // A lost node publishes nothing any more.
         Ok(answers.filter_map(Result::ok).flatten().collect())
     }
 

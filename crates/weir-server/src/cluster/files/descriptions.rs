@@ -153,11 +153,11 @@ pub(in crate::cluster) fn is_shared(ofd: &Ofd) -> bool {
 /// The outcome of a note that a description may have lost its last descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoteClosed {
-    /// There is none of that number.
+    /// There is no entry of that number.
     Unknown,
-    /// No process had it any more, and it was taken back before the note was read.
+    /// The entry's batch was taken back before the note was read: no process had the entry any more.
     TakenBack,
-    /// It is closed if no process has it.
+    /// The entry was checked, and closed if no process has it.
     Checked,
 }
 
@@ -196,7 +196,7 @@ impl<P: Platform> Descriptions<'_, '_, P> {
         self.table.closing.remove(&index);
     }
 
-    /// Closes an entry that its client shared with other processes: frees it once none has it.
+    /// Closes an entry that its client shared with other processes: frees it once no process has it.
     fn close_shared_ofd(&mut self, index: u32) {
         if self.platform.ofd_alive(index) {
             self.table.closing.insert(index);

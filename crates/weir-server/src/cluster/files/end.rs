@@ -6,7 +6,7 @@
 //! its bytes are free on every node before unlink(2) returns: a program that deletes files to make
 //! room finds the room.
 //!
-//! A home must not be told that a node lets go of a file while that node asks to hold it:
+//! A home must not hear that a node lets go of a file while that node asks to hold it:
 //! [`Leaving`](super::leaving::Leaving) keeps the two apart.
 
 use std::collections::BTreeMap;
@@ -95,8 +95,8 @@ impl<S: FilesNeeds> FileEnds<S> {
             .collect()
     }
 
-    /// Stops programs of this node from opening the stand-in: once their description shows the file, they check that the
-    /// stand-in is still fresh, if they have sent no request, and that it has a name.
+    /// Stops programs of this node from opening a stand-in. A program checks, once its description shows the file, that
+    /// the file has a name, and, if it has sent no request, that the stand-in is still fresh.
     fn hide(&self, ino: Ino, local: Ino) {
         self.server.node(|node| {
             node.known().drop_stand_in(ino);
@@ -112,8 +112,8 @@ impl<S: FilesNeeds> FileEnds<S> {
         }
     }
 
-    /// Lets go of a foreign file that no program here has open, if all of it is published and no
-    /// other task uses it; otherwise a later call does. Returns true if its home is to be told.
+    /// Lets go of a foreign file that no program here has open, if all of it is published and no other task uses it;
+    /// otherwise a later call does. Returns true if its home must be told.
     fn ends_unopened(&self, ino: Ino) -> bool {
         let leaving = &self.state().leaving;
         let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
@@ -142,7 +142,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         });
     }
 
-    /// Like [`FileEnds::leave`], of one file, together with others of the same home.
+    /// Like [`FileEnds::leave`] for one file, together with others of the same home.
     fn leave_soon(&self, ino: Ino) {
         let leaving = &self.state().leaving;
         let home = ino.rank();
@@ -217,8 +217,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         self.state().leaving.count_told(count);
     }
 
-    /// Ends the stand-in of a file that no program here has open. Returns true if its home is to be
-    /// told.
+    /// Ends the stand-in of a file that no program here has open. Returns true if its home must be told.
     fn end_stand_in(&self, ino: Ino) -> bool {
         let Some(local) = self.server.local(ino) else {
             return false;
@@ -277,7 +276,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         self.let_go_of(ino).await;
     }
 
-    /// A node does not have these files of this server open any more.
+    /// Handles a node that no longer has these files of this server open.
     pub(in crate::cluster) async fn release(&self, from: Rank, inos: &[Ino]) {
         let mut unheld = false;
         for ino in inos {
@@ -300,8 +299,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         self.state().holders.borrow_mut().end_hold(ino, from)
     }
 
-    /// Ends the holds of a server that was given up, unless it begins a session while it may still
-    /// believe its leases.
+    /// Ends the holds of a server that was given up, unless it begins a session before its leases are over.
     pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
         self.state().holders.borrow_mut().note_held(rank);
         let this = self.clone();
@@ -329,8 +327,8 @@ impl<S: FilesNeeds> FileEnds<S> {
         self.erase_gone_soon();
     }
 
-    /// Frees a file of this server that lost its last name, unless a program has it open. If
-    /// `asker` holds it, it learns of that by the reply.
+    /// Frees a file of this server that lost its last name, unless a program has it open. If `asker` holds the file,
+    /// the reply tells it.
     pub(in crate::cluster) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
         let mut holders = self.server.sharing().possible_holders(ino);
         let asker_holds = holders.contains(&asker);
@@ -347,9 +345,8 @@ impl<S: FilesNeeds> FileEnds<S> {
         })
     }
 
-    /// Handles a change of the names of a file of this server that no other server has open: it
-    /// ends if it has none any more, unless a program has it open. Its bytes are free after
-    /// [`FileEnds::erase_gone`].
+    /// Handles a change of the names of a file of this server that no other server has open. If the file has no name
+    /// any more, it ends, unless a program has it open. Its bytes are free after [`FileEnds::erase_gone`].
     pub(in crate::cluster) fn note_new_names(&self, ino: Ino) {
         if self.server.has_all_extents() {
             return; // freed when nobody else is served
@@ -361,8 +358,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         }
     }
 
-    /// Returns true if files of this server have ended whose bytes are not free yet, and that an
-    /// operation waits for.
+    /// Returns true if files of this server have ended, their bytes are not free yet, and an operation waits for that.
     pub(in crate::cluster) fn has_gone(&self) -> bool {
         !self.server.has_all_extents() && self.server.node(|node| node.files().tables.has_gone())
     }
@@ -392,8 +388,8 @@ impl<S: FilesNeeds> FileEnds<S> {
     }
 
     async fn erase_file(&self, ino: Ino) {
-        // This node's publish under way arrives before it is erased, with its size or without: the
-        // home reports no size of such a file any more.
+        // This node's publish under way arrives before the erasure. Its size does not matter: the home reports no size
+        // of such a file any more.
         let extents = self.server.extents();
         let _sent = extents.hold_publishing_surely(ino).await;
         let (sent, freed) = self.server.extents().end_sending(ino);

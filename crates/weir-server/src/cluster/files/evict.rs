@@ -1,15 +1,15 @@
-//! Eviction: the storage of a file is freed whose bytes are on the parallel file system (PFS).
+//! Eviction: frees the storage of a file whose bytes are on the parallel file system (PFS).
 //!
-//! An evicted file keeps its inode, size and times. A byte that no extent covers is that of its copy, which a
-//! link says ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file: before one is
-//! opened for writing, extents say which of its bytes are those of the copy ([`super::evict_part`]).
+//! An evicted file keeps its inode, size and times. A byte that no extent covers is in its copy, which a link names
+//! ([`weir_core::elevated::EVICTED`]). Clients read it there, and nobody writes such a file: before a program opens it
+//! for writing, extents are laid that refer to the copy ([`super::evict_part`]).
 //!
-//! As in a lamination ([`super::laminate`]) the mark is made before writers are looked for, and a client shows
-//! its description before it looks at the mark. So one of the two sees the other. The extents go
-//! last: a kill in between leaves a file that has its bytes twice.
+//! As in a lamination ([`super::laminate`]), the mark is set before writers are looked for, and a client shows its
+//! description before it looks at the mark. So one of the two sees the other. The extents go last: a kill in between
+//! leaves a file that has its bytes twice.
 //!
-//! A file that a program of its home's node reads is not evicted, so that it is read fast. For correctness it
-//! could be, as on other nodes: what a reader does not find in extents any more it reads from the copy.
+//! A file that a program of its home's node has open is not evicted, so that reads stay fast. For correctness it could
+//! be, as on other nodes: a reader that finds no extent reads the copy.
 
 use std::sync::atomic::{fence, Ordering};
 
@@ -25,7 +25,7 @@ use crate::cluster::files::{Eviction, FileParts, FileSteps, FilesNeeds};
 use crate::cluster::peers::tell::all_of;
 
 impl<S: FilesNeeds> Eviction<S> {
-    /// Frees the storage of a file of this server; false: it is another version, or somebody writes it.
+    /// Frees the storage of a file of this server. False: the file is another version, or a program uses it.
     pub(in crate::cluster) async fn evict_at_home(
         &self,
         ino: Ino,
@@ -45,7 +45,7 @@ impl<S: FilesNeeds> Eviction<S> {
             return Ok(false);
         }
         let others = self.server.stand_ins().holders_of(ino);
-        // While the mark is there readers take the bytes of holes from the copy, so it is not set in vain.
+        // While the mark is set, readers take holes from the copy: it is not set without need.
         if !attr.evicted && !self.is_unused_version(ino, &others, version).await? {
             return Ok(false);
         }
@@ -95,7 +95,7 @@ impl<S: FilesNeeds> Eviction<S> {
         Ok(version_of(&self.server.stand_ins().attr_at_home(ino).await?) == *version)
     }
 
-    /// Says at all nodes that have a file of this server open whether it is evicted.
+    /// Marks a file of this server as evicted, or not, on all nodes that have it open.
     pub(super) async fn mark_evicted(&self, ino: Ino, evicted: bool) -> Result<(), FsError> {
         self.server
             .node(|node| node.names().set_evicted(ino, evicted))?;
@@ -121,7 +121,7 @@ fn evict_here(
     version: &ContentVersion,
 ) -> Result<bool, FsError> {
     let before = node.names().regular(ino)?;
-    // Not marked in vain, as in [`Eviction::evict_at_home`].
+    // No mark without need, as in [`Eviction::evict_at_home`].
     if !before.evicted && !is_unused_here(node, ino, version)? {
         return Ok(false);
     }

@@ -1,16 +1,16 @@
 //! Files that have a part of their bytes on the parallel file system (PFS), while programs write them.
 //!
-//! Extents say which bytes those are: runs of the file's copy ([`weir_core::extent::Run::of_copy`]), with stamps like any other. So
-//! a write lies over them, and a truncation cuts them. There are two ways to them:
+//! Extents name those bytes: runs of the file's copy ([`weir_core::extent::Run::of_copy`]), with stamps like any other.
+//! So a write lies over them, and a truncation cuts them. They are laid in two cases:
 //!
-//! - ranges of a file that is open are evicted once the mover has copied them. It first *settles* the extents:
-//!   records end, and what is written from then on has greater stamps. A range that has such bytes when
-//!   it is to be evicted has changed since, and stays;
-//! - a file that was evicted as a whole is opened for writing: all its bytes become those of the copy.
+//! - ranges of an open file are evicted once the mover has copied them. The mover first *settles* the
+//!   extents: records end, and later writes have greater stamps. A range with such bytes has changed since
+//!   the copy, and is not evicted;
+//! - a file that was evicted as a whole is opened for writing: extents over all its bytes then refer to the copy.
 //!
-//! Of several servers, all nodes publish what they have to settle a file, and each home of slices notes its last stamp. What
-//! they publish later lies over the copy. Bytes are given back when no node believes any more that they are the
-//! file's, as in the eviction of a whole file. This server's own extents are laid by `extents`, `copies.rs`.
+//! With several servers, settling a file makes all nodes publish, and each home of slices notes its last stamp. Later
+//! publishes lie over the copy. Bytes are given back when no node believes any more that they belong to the file, as in
+//! the eviction of a whole file. `extents` lays this server's own extents (`copies.rs`).
 
 use std::collections::BTreeSet;
 
@@ -57,8 +57,8 @@ impl<S: FilesNeeds> Eviction<S> {
         }))
     }
 
-    /// Returns true if all nodes that may have a file of this server open can be asked, and publish what they write;
-    /// and if none keeps its extents for good.
+    /// Returns true if all nodes that may have a file of this server open can be asked and publish their writes, and no
+    /// node keeps its extents for good.
     fn is_known_everywhere(&self, ino: Ino) -> Result<bool, FsError> {
         let attr = self.server.node(|node| node.names().regular(ino))?;
         let is_laminated = attr.lamination != Lamination::No;
@@ -90,8 +90,8 @@ impl<S: FilesNeeds> Eviction<S> {
         Ok(bytes)
     }
 
-    /// Has ranges of a file of this server be bytes of its copy, and all nodes forget where they were; returns the bytes
-    /// of logs that this frees.
+    /// Makes ranges of a file of this server refer to its copy, and all nodes forget its earlier extents. Returns the
+    /// bytes of logs that become free.
     async fn lay_copy_everywhere(
         &self,
         ino: Ino,
@@ -112,7 +112,7 @@ impl<S: FilesNeeds> Eviction<S> {
         laid
     }
 
-    /// Prepares an evicted file of this server for being written; see [`weir_core::proto::BeginUpdate`].
+    /// Prepares an evicted file of this server for writes; see [`weir_core::proto::BeginUpdate`].
     pub(in crate::cluster) async fn begin_update_at_home(&self, ino: Ino) -> Result<(), FsError> {
         if self.server.has_all_extents() {
             return self.server.node(|node| node.writes().begin_update(ino));
@@ -135,7 +135,7 @@ impl<S: FilesNeeds> Eviction<S> {
         self.mark_evicted(ino, false).await
     }
 
-    /// The part of a file of this server that is on the PFS alone.
+    /// The part of a file of this server that is only on the PFS.
     pub(in crate::cluster) async fn copy_use_at_home(&self, ino: Ino) -> Result<CopyUse, FsError> {
         let used = self.server.node(|node| node.writers().copy_use(ino))?;
         if self.server.has_all_extents() || used != CopyUse::None {

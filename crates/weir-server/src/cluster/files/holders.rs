@@ -5,9 +5,9 @@
 //! - A *lease* lets a holder believe the file's attributes and extents until it is recalled.
 //! - A *writer* is a node that may write the file. This server counts as one, too.
 //!
-//! A server that is given up is a holder no more, but must learn of later truncations when it is
-//! back (*missed*); and may come back with unpublished bytes, for which readers of raw files and
-//! laminations wait for a time (*lost writers*).
+//! A server that is given up is no holder any more, but must learn of later truncations when it is back (*missed*). It
+//! may come back with unpublished bytes: readers of raw files and laminations wait for them for a time (*lost
+//! writers*).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -28,8 +28,8 @@ pub(super) struct FileHolders {
     recalling: HashMap<Ino, Vec<Recalling>>,
     /// The nodes that may write each file, including this one.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
-    /// Writers that were given up with unpublished bytes, with the time until which they are waited
-    /// for, ns since 1970.
+    /// Writers that were given up with unpublished bytes, with the time until which others wait for them, ns since
+    /// 1970.
     lost_writers: BTreeMap<Ino, BTreeMap<Rank, i64>>,
     /// The files that given-up servers held, each with the size to which it was cut since, if it
     /// was.
@@ -39,7 +39,7 @@ pub(super) struct FileHolders {
 /// The result of the end of a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WritersLeft {
-    /// Others write the file, or the node was not known as a writer of it.
+    /// Other nodes write the file, or no writer of it was known.
     Some,
     /// No node writes it any more.
     None,
@@ -149,7 +149,7 @@ impl FileHolders {
         files_of(&self.writers, writer)
     }
 
-    /// Ends a writer. If it is lost, it is waited for until `awaited_until_ns`.
+    /// Ends a writer. If it is lost, others wait for it until `awaited_until_ns`.
     pub(super) fn end_writer(
         &mut self,
         ino: Ino,
@@ -177,7 +177,7 @@ impl FileHolders {
         }
     }
 
-    /// Returns true if a lost writer of a file is waited for.
+    /// Returns true if a lost writer of a file may still come back in time.
     pub(super) fn awaits_writer(&self, ino: Ino, now_ns: i64) -> bool {
         let mut lost = self.lost_writers.get(&ino).into_iter().flatten();
         lost.any(|(_, until_ns)| now_ns < *until_ns)
@@ -233,8 +233,8 @@ impl FileHolders {
         }
     }
 
-    /// Notes the servers that heard of a truncation: it includes any that they missed before and
-    /// that cut no deeper.
+    /// Notes the servers that heard of a truncation. It includes earlier ones that they missed, unless those cut
+    /// deeper.
     pub(super) fn note_told(&mut self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
         for rank in told {
             let missed = self.missed.get_mut(&rank);
@@ -250,7 +250,7 @@ impl FileHolders {
         missed.any(|missed| missed.contains_key(&ino))
     }
 
-    /// Takes out the truncations that a server that is back has missed.
+    /// Takes out the truncations that a server missed while it was away.
     pub(super) fn take_missed_cuts(&mut self, rank: Rank) -> Vec<(Ino, u64)> {
         let missed = self.missed.remove(&rank).unwrap_or_default();
         let cuts = missed.into_iter();

@@ -20,8 +20,8 @@ impl NodeFiles<'_, '_> {
         unused && self.names.disown_file(local).is_ok()
     }
 
-    /// Updates a stand-in. This node's writers may be ahead of `attr`: also those that have ended, of
-    /// whose bytes the home does not know yet.
+    /// Updates a stand-in. This node's writers may be ahead of `attr`, and so may ended ones, of whose bytes the home
+    /// does not know yet.
     pub(super) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         let attr = &Attr {
             size: attr.size.max(self.extents.end_of_data(local)),

@@ -19,7 +19,7 @@ use crate::cluster::refusal::refusal;
 /// O_WRONLY and O_RDWR.
 const WRITES: u32 = 3;
 
-/// Returns true if a cause is one for laminating this file.
+/// Returns true if a cause suffices for laminating this file.
 pub(super) fn is_cause(attr: &Attr, cause: Cause) -> bool {
     match cause {
         Cause::Request => true,
@@ -44,8 +44,8 @@ impl<'a> OpenDescriptions<'a, '_> {
     }
 }
 
-/// Seals a file against being opened for writing, if no program has it open so. Returns the number of
-/// descriptions that do; if there are any, its lamination is due.
+/// Seals a file against opens for writing, if no program has it open for writing. Returns the number of descriptions
+/// that do; if there are any, its lamination is due.
 pub(super) fn try_seal(node: &mut impl FileSteps, ino: Ino) -> Result<u32, FsError> {
     node.take_all_notes();
     node.files().set_lamination(ino, Lamination::Sealing)?;
@@ -59,8 +59,8 @@ pub(super) fn try_seal(node: &mut impl FileSteps, ino: Ino) -> Result<u32, FsErr
     Ok(writers)
 }
 
-/// The number of descriptions of this node that have a file open for writing. A client that has just
-/// made it, and whose description does not say so yet, counts as one.
+/// The number of descriptions of this node that have a file open for writing. A client that has just made the file
+/// counts as one, even before its description shows it.
 pub(super) fn count_writers(node: &mut impl FileSteps, ino: Ino) -> u32 {
     node.take_all_notes();
     let attached = u32::from(node.writers().has_writers_of(ino));
@@ -82,15 +82,15 @@ impl NodeFiles<'_, '_> {
         Ok(())
     }
 
-    /// Watches a file again that had no writer and could not be laminated.
+    /// Watches a file again that could not be laminated, although it had no writer.
     pub(super) fn watch_again(&mut self, ino: Ino) {
         if self.names.attr(ino).is_ok() {
             self.tables.watched.insert(ino);
         }
     }
 
-    /// Takes the watched files that no program has open for writing any more. A client that has
-    /// just made a file is attached to it before its description says so.
+    /// Takes the watched files that no program has open for writing any more. A client that has just made a file is
+    /// attached to it before its description shows it.
     pub(super) fn take_unwritten(&mut self) -> Vec<Ino> {
         if self.tables.watched.is_empty() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Files that this node lets go of, and files that it asks to hold: a home must not hear of the one
-//! while the other is asked.
+//! Files that this node lets go of, and files that it asks to hold. A home must not hear of the one while this node
+//! asks for the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -13,10 +13,10 @@ use crate::cluster::keyed::{Keyed, Token};
 pub(in crate::cluster) struct Leaving {
     /// Files whose homes are being told.
     pub(super) told: Keyed<Ino>,
-    /// Files whose homes are to be told of them together, by home, with the token that holds them
-    /// in `told`.
+    /// Files of which this node tells their homes soon, those of a home together; by home, with the token that holds
+    /// them in `told`.
     pub(super) soon: RefCell<BTreeMap<Rank, (Token, Vec<Ino>)>>,
-    /// Files that are being asked for.
+    /// Files for which this node asks.
     pub(super) asking: RefCell<HashMap<Ino, AskedFile>>,
     counts: Cell<LeavingCounts>,
 }
@@ -30,7 +30,7 @@ pub(super) struct LeavingCounts {
     pub(super) told: u64,
 }
 
-/// A file that is being asked for.
+/// A file for which this node asks.
 #[derive(Debug, Default)]
 pub(super) struct AskedFile {
     /// The number of tasks that ask for it.
@@ -47,9 +47,8 @@ impl Leaving {
         }
     }
 
-    /// Returns true if this node let go of no file since `before`, and is not about to. Otherwise a
-    /// task that was told that this node holds a file, without `FileEnds::begin_hold`, must ask
-    /// for it.
+    /// Returns true if this node has let go of no file since `before`, and is not about to. Otherwise a task that
+    /// learned, without `FileEnds::begin_hold`, that this node holds a file must ask the home.
     pub(super) fn none_since(&self, before: LeavingCounts) -> bool {
         before.begun == before.told && self.counts.get() == before
     }

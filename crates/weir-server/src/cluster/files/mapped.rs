@@ -1,10 +1,9 @@
 //! Files of which the kernel keeps pages, because programs have mapped them.
 //!
-//! The kernel mount says so before it hands out the first page. From then on all reads and writes
-//! of the file go through the mount, where the kernel keeps them consistent with the pages. Each
-//! call that does not write on within its claim sees the flag in the inode's record, and the claims
-//! end. A write that was under way checks once more when its bytes are in place, as for every claim
-//! that ends (`weir-client`, `data/vnode.rs`).
+//! The kernel mount reports this before it hands out the first page. From then on all reads and writes of the file go
+//! through the mount, where the kernel keeps them consistent with the pages. Claims end, and each call outside a claim
+//! sees the flag in the inode's record. A write under way checks once more when its bytes are in place, as for every
+//! claim that ends (`weir-client`, `data/vnode.rs`).
 //!
 //! Not in the journal: a mount ends with its server.
 
@@ -16,7 +15,7 @@ use weir_core::types::{ClientId, Ino};
 use crate::cluster::files::{NodeFiles, OpenFileTables};
 use crate::cluster::refusal::refusal;
 
-/// Files of which the kernel keeps pages, by the mount that said so.
+/// Files of which the kernel keeps pages, each with the mount that has them.
 pub type MappedFiles = BTreeSet<(u32, Ino)>;
 
 impl OpenFileTables {
@@ -28,7 +27,7 @@ impl OpenFileTables {
 }
 
 impl NodeFiles<'_, '_> {
-    /// Notes that the kernel keeps pages of a file for a mount, or no more.
+    /// Notes that the kernel keeps, or no longer keeps, pages of a file for a mount.
     pub(in crate::cluster) fn keep_pages(
         &mut self,
         from: ClientId,
@@ -45,7 +44,7 @@ impl NodeFiles<'_, '_> {
         }
     }
 
-    /// Shows programs if any mount keeps pages of a file.
+    /// Sets the flag by which programs see if any mount keeps pages of a file.
     fn show_mapped(&mut self, ino: Ino) -> Result<(), FsError> {
         let mapped = self.tables.mapped.iter().any(|(_, file)| *file == ino);
         self.names.set_mapped(ino, mapped).map_err(refusal)?;

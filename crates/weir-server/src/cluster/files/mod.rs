@@ -16,7 +16,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `needs`, `parts` | the rest of the server, as far as files concern it; the types of this room |
+//! | `needs`, `parts` | the parts of the server that files need; the types of this room |
 //! | `stand_ins`, `inodes` | stand-ins, leases, truncation; the inodes of files here |
 //! | `holders`, `published` | the holders and writers of this server's files; their sizes for other nodes |
 //! | `sharing`, `laminate` | visibility, and lamination |
@@ -24,7 +24,7 @@
 //! | `audit` | reads that came too early |
 //! | `end`, `leaving`, `orphans` | files that no program needs any more |
 //! | `descriptions` | open file descriptions |
-//! | `evict`, `evict_part` | files whose bytes are on the parallel file system alone, all or some |
+//! | `evict`, `evict_part` | files whose bytes are only on the parallel file system, all or some |
 //! | `mapped` | files of which the kernel keeps pages |
 //! | `xattrs`, `xattr_tables` | extended attributes: at their home, and its table |
 
@@ -83,7 +83,7 @@ pub(in crate::cluster) struct OpenFileTables {
     mapped: mapped::MappedFiles,
     /// Files and directories without a name that some process may still have open.
     orphans: BTreeSet<Ino>,
-    /// Unnamed files stay: the other nodes have not said yet which of them they have open.
+    /// True while unnamed files stay: the other nodes have not said yet which of them they have open.
     keeps_orphans: bool,
     /// Files that other nodes have open.
     pinned: HashSet<Ino>,
@@ -118,7 +118,7 @@ impl OpenFileTables {
         self.ofds = descriptions::OfdTable::new(open.ofds.len() / BATCH as usize);
     }
 
-    /// Sets how files are shared, by path.
+    /// Sets the rules for how files are shared, by path.
     pub(in crate::cluster) fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
     }
@@ -158,8 +158,8 @@ impl OpenFileTables {
         std::mem::take(&mut self.gone)
     }
 
-    /// Watches a file that is laminated at the end of its last description: that may come with the
-    /// end of a process, too.
+    /// Watches a file that is laminated at the end of its last description, which may also come with the end of a
+    /// process.
     pub(in crate::cluster) fn watch(&mut self, attr: &Attr) {
         if attr.policy.laminate_on == LaminateOn::Close {
             self.watched.insert(attr.ino);
@@ -189,7 +189,7 @@ pub(in crate::cluster) struct NodeFiles<'a, 'm> {
 }
 
 impl<'m> NodeFiles<'_, 'm> {
-    /// The writers, and the files as they write them.
+    /// The writers, and the files with their current writes.
     fn writers(&self) -> NodeWriters<'_, 'm> {
         self.extents.writers(self.names, self.open)
     }
@@ -245,16 +245,15 @@ pub(in crate::cluster) struct FilesState {
     shared_appends: RefCell<BTreeSet<Ino>>,
     /// Files of this server whose writers are being told to ask for the positions of appends.
     sharing_appends: Keyed<Ino>,
-    /// Servers that have not said, since this one is back, what they write of its files; with the
-    /// time until which this server waits for them, ns since 1970.
+    /// Servers that have not said, since this one is back, which of its files they write; with the time until which
+    /// this server waits for them, ns since 1970.
     silent_servers: RefCell<BTreeMap<Rank, i64>>,
     paths: RefCell<sharing::Paths>,
     becoming_raw: sharing::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
 }
 
-/// The counts of news about files at one moment. They tell if an answer of a home, on its way since
-/// then, is overtaken.
+/// The counts of news about files at one moment. They show if an answer of a home, on its way since then, is outdated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct FileNews {
     /// See [`leaving::Leaving::counts`].
@@ -279,15 +278,14 @@ impl FilesState {
         }
     }
 
-    /// Returns true if no news since `before` overtook the answer of a home that this node holds a
-    /// file, which the home made for the same request if it `is_new`.
+    /// Returns true if no news since `before` has outdated a home's answer that this node holds a file. `is_new`: the
+    /// home made the file for the same request.
     pub(in crate::cluster) fn holds_since(&self, before: &FileNews, is_new: bool) -> bool {
         is_new && self.news_of_unknown.get() == before.news_of_unknown
             || self.leaving.none_since(before.left) && self.recalled.get() == before.recalled
     }
 
-    /// Restores the stand-ins, of which the node has the inodes, and the published sizes from the
-    /// journal.
+    /// Restores the stand-ins, whose inodes are in the node's tables, and the published sizes from the journal.
     pub(in crate::cluster) fn take_up(
         &self,
         state: &mut journal::Cluster,

@@ -1,4 +1,4 @@
-//! The rest of the server, as far as files concern it.
+//! The parts of the server that files need.
 
 use weir_core::names::Attr;
 use weir_core::proto::{FsError, PathInTree};
@@ -10,7 +10,7 @@ use crate::cluster::extents::{ExtentsNeeds, PublishedExtents, WriteTables};
 use crate::cluster::files::descriptions::OpenDescriptions;
 use crate::cluster::files::{FilesState, NodeFiles};
 
-/// The rest of the server, as far as files concern it.
+/// The parts of the server that files need.
 pub(in crate::cluster) trait FilesNeeds:
     InodeNumbers + Journals + OwnTables<Node: FileSteps>
 {
@@ -30,26 +30,26 @@ pub(in crate::cluster) trait FilesNeeds:
     fn miss_file(&self, ino: Ino);
 }
 
-/// The names, as far as files use them.
+/// The parts of the names that files use.
 pub(in crate::cluster) trait NamesForFiles {
     /// The path of a directory, from the homes of its names.
     async fn path_by_homes(&self, ino: Ino) -> Result<PathInTree, FsError>;
     /// True if the home of an inode is lost for as long as this server lives.
     fn has_lost_home(&self, ino: Ino) -> bool;
-    /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,
-    /// and its links and times without what the lost one had. `Unreachable`: none knows any.
+    /// The attributes of a directory whose home is lost, from the other servers: its mode and owner, and its links and
+    /// times without the lost server's share. `Unreachable`: no server knows any.
     async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError>;
     /// A directory's attributes, combined from all servers that hold entries of it.
     async fn dir_attr(&self, attr: Attr) -> Result<Attr, FsError>;
-    /// Tells the servers that hold entries of a directory its mode and group, which new files in it
-    /// may inherit; and the time set on it, before which none of their changes counts.
+    /// Tells the servers that hold entries of a directory its mode and group, which new files in it may inherit, and
+    /// the time set on it, which overrides their earlier changes.
     async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>);
-    /// The number below which this server leads no rename.
+    /// The number below which this server leads no rename any more.
     fn oldest_rename(&self) -> u64;
 }
 
-/// This server's own tables, as far as files use them. Programs see a change of several tables as
-/// one change. Files have their numbers of this server's table.
+/// The parts of this server's own tables that files use. Programs see a change of several tables as one change. Files
+/// have their numbers of this server's table.
 pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     /// The files, to change them.
     fn files(&mut self) -> NodeFiles<'_, 'static>;
@@ -65,6 +65,6 @@ pub(in crate::cluster) trait FileSteps: NameTables + WriteTables {
     fn take_in(&mut self, ino: Ino);
     /// Lets a file of this server go, which no other node has open any more.
     fn unpin(&mut self, ino: Ino);
-    /// Wakes the mounts that have pages of a file, which drop them: another node changed it.
+    /// Wakes the mounts that have pages of a file, so that they drop them: another node changed it.
     fn wake_mounts(&self, ino: Ino);
 }

@@ -1,5 +1,4 @@
-//! The types of this room: each has a subject, and all may use the rest of the server as
-//! [`FilesNeeds`] says.
+//! The types of this room: each has a subject, and all may use the parts of the server in [`FilesNeeds`].
 
 use weir_core::proto::FsError;
 use weir_core::types::Ino;
@@ -7,8 +6,8 @@ use weir_core::types::Ino;
 use crate::cluster::files::{FilesNeeds, FilesState};
 use crate::cluster::keyed::Guard;
 
-/// Declares a part of this room: a type over a server that has what files need. One that is not
-/// `stateless` uses the state of the room.
+/// Declares a part of this room: a type over a server with [`FilesNeeds`]. A part that is not `stateless` uses the
+/// state of the room.
 macro_rules! part {
     ($(#[$doc:meta])* $name:ident, stateless) => {
         $(#[$doc])*
@@ -65,7 +64,7 @@ part!(
     FileEnds
 );
 part!(
-    /// Files whose bytes are on the parallel file system alone, all or some.
+    /// Files whose bytes are only on the parallel file system, all or some.
     Eviction, stateless
 );
 part!(
@@ -73,10 +72,10 @@ part!(
     ExtendedAttributes, stateless
 );
 
-/// The parts of this room, of a server that has what files need.
+/// The parts of this room, for a server with [`FilesNeeds`].
 pub(in crate::cluster) trait FileParts: FilesNeeds {
-    /// Waits, in time, for other changes of a file of this server; none begins while the guard
-    /// lives. A restarted server first hears which servers hold its files.
+    /// Waits, for a limited time, until no other change of a file of this server is under way; none begins while the
+    /// guard lives. A restarted server first hears which servers hold its files.
     async fn hold_for_change(&self, ino: Ino) -> Result<Guard<'_, Ino>, FsError> {
         self.announced().await;
         let changing = &self.files_state().changing;

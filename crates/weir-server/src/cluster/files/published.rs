@@ -32,14 +32,13 @@ pub(super) struct PublishedSize {
 /// A truncation under way.
 #[derive(Clone, Copy, Debug)]
 struct Cutting {
-    /// The new end. A node that was cut already must not see the size that another node, which was
-    /// not cut yet, publishes.
+    /// The new end. A node that has cut the file must not see the size that another node publishes before it cuts.
     to: u64,
     /// The published size before. The journal has this size until everything beyond the new end is
     /// erased: after a restart, the server must not believe that nothing is there.
     old: u64,
-    /// This node has given up its unpublished bytes: the bytes behind the new end that the slices'
-    /// homes still have are older.
+    /// True once this node has given up its unpublished bytes: bytes behind the new end that the slices' homes still
+    /// have are older.
     cut_here: bool,
 }
 
@@ -113,9 +112,9 @@ impl PublishedSizes {
         file.stored
     }
 
-    /// Counts those of a server's publishes that were not counted before. A server repeats them if
-    /// it does not know if it was heard, also after a restart of either server. Returns the bytes
-    /// that they stored, and the last publish if there was a new one.
+    /// Counts those of a server's publishes that were not counted before. A server repeats a publish if it does not
+    /// know that it arrived, also after a restart of either server. Returns the bytes that the new ones stored, and the
+    /// last of them.
     pub(super) fn count_anew(
         &mut self,
         from: Rank,
@@ -140,7 +139,7 @@ impl PublishedSizes {
         self.counted.remove(&(ino, from)).is_some()
     }
 
-    /// Forgets a file that is gone; returns what it had.
+    /// Forgets a file that is gone; returns its size and stored bytes.
     pub(super) fn remove_file(&mut self, ino: Ino) -> PublishedSize {
         let its = (ino, Rank(0))..=(ino, Rank(u16::MAX));
         let counted: Vec<_> = self.counted.range(its).map(|(key, _)| *key).collect();

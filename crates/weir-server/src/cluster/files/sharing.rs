@@ -4,11 +4,10 @@
 //! ([`crate::cluster::files::tokens`]). *Read after laminate*: nothing is published before the
 //! lamination.
 //!
-//! A lamination has two steps. First the home asks all nodes that have the file open if a program
-//! writes it; meanwhile they let no program open it for writing. If one says yes, the step is
-//! undone, and the lamination stays due. Then all nodes publish. The file's extents are then final:
-//! if the file was shared and has few runs, they are passed down a tree to all servers; otherwise
-//! each server keeps those that it asked for.
+//! A lamination has two steps. First the home asks all nodes that have the file open if a program writes it, and they
+//! let no program open it for writing meanwhile. If a program writes it, the home undoes the step, and the lamination
+//! stays due. Then all nodes publish, and the file's extents are final. If the file was shared and has few runs, they
+//! are passed down a tree to all servers; otherwise each server keeps those that it asked for.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +42,7 @@ pub struct Paths {
 /// Files of this server that a lock makes raw.
 #[derive(Debug, Default)]
 pub struct BecomingRaw {
-    /// The turn to tell the nodes that have the file open. Other requests that lock it wait.
+    /// The turn to tell the nodes that have the file open. Other requests that lock the file wait for it.
     turns: Keyed<Ino>,
     /// Files that a node may not know yet to be raw, with the earlier policy.
     untold: RefCell<BTreeMap<Ino, Policy>>,
@@ -93,7 +92,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         };
         self.server
             .node(|node| node.files().set_lamination(ino, is))?;
-        // A node that does not hear of it is told when it asks.
+        // A node that does not hear of it learns it when it asks.
         let _ = self.mark_holders(ino).await;
         if done {
             self.server.stand_ins().recall_leases(ino, None).await;
@@ -144,7 +143,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         self.server.extents().publish(ino).await
     }
 
-    /// How far the writing of a file of this server is, on all nodes. Of one that is written, all bytes
+    /// The state of the writing of a file of this server, on all nodes. If the file counts as written, all its bytes
     /// are published.
     pub(in crate::cluster) async fn write_state_at_home(
         &self,
@@ -272,7 +271,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         Ok(())
     }
 
-    /// Returns true if this node's bytes of a file are to be published before it is laminated.
+    /// Returns true if this node may publish its bytes of a file now.
     pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
         let attr = self.server.node(|node| node.names().attr_of(local))?;
         let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
@@ -282,7 +281,7 @@ impl<S: FilesNeeds> FileSharing<S> {
         Ok(!waits)
     }
 
-    /// True if this node does not publish its bytes of a file, as far as it knows.
+    /// True if this node, to its knowledge, must not publish its bytes of a file yet.
     pub(in crate::cluster) fn holds_back(&self, ino: Ino) -> bool {
         let may_publish = |local| self.may_publish(ino, local);
         self.server
@@ -290,8 +289,8 @@ impl<S: FilesNeeds> FileSharing<S> {
             .is_some_and(|local| may_publish(local) == Ok(false))
     }
 
-    /// Asks a home, with which a session has begun, of files whose bytes this node holds back, one after the other. Publishes
-    /// those that are visible meanwhile.
+    /// After the beginning of a session: asks the home about the files whose bytes this node holds back, one after the
+    /// other, and publishes those that have become visible.
     pub(in crate::cluster) fn ask_for_policies(&self, home: Rank) {
         let mut held_back = self.server.stand_ins().stand_ins_of(home);
         held_back.retain(|ino| self.holds_back(*ino));
@@ -312,7 +311,7 @@ impl<S: FilesNeeds> FileSharing<S> {
                 if asked == Err(FsError::Unreachable) {
                     break; // the next session asks again
                 }
-                // If it fails, it is tried again as any publish.
+                // A publish that fails is tried again like any other.
                 let _ = this
                     .server
                     .peers()

@@ -40,9 +40,9 @@ pub(super) struct StandIn {
     pub(super) used_ns: i64,
     /// The number of recalls of the lease.
     recalls: u64,
-    /// The file has no name any more.
+    /// True if the file has no name any more.
     pub(super) unnamed: bool,
-    /// Programs of this node have, or had, the file open for writing.
+    /// True if programs of this node have, or had, the file open for writing.
     pub(super) written: bool,
     /// The last truncation done here: if it arrives again, by another way down the tree, it must
     /// not cut later writes.
@@ -174,7 +174,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         } else {
             let local = self.server.node(|node| node.names().adopt_file(attr))?;
             let new = StandIn {
-                // The home told those who held it then.
+                // The home told the servers that held it then.
                 unnamed: attr.nlink == 0,
                 ..StandIn::new(local, now_ns)
             };
@@ -363,8 +363,8 @@ impl<S: FilesNeeds> StandInFiles<S> {
         }
     }
 
-    /// The stored bytes of those of a server's publishes that were not counted before. A server
-    /// repeats them if it does not know if it was heard, also after a restart of either server.
+    /// The stored bytes of those of a server's publishes that were not counted before. A server repeats a publish if it
+    /// does not know that it arrived, also after a restart of either server.
     fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
         let counted = self
             .state()
@@ -378,7 +378,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         stored
     }
 
-    /// A server will not repeat any publish to a file.
+    /// Notes that a server will not repeat any publish to a file.
     pub(in crate::cluster) fn forget_counted(&self, from: Rank, ino: Ino) {
         let counted = self
             .state()
@@ -448,8 +448,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         }
     }
 
-    /// Returns true if it was not known yet that a node may write a file: other nodes are to be
-    /// told.
+    /// Notes a node that may write a file. Returns true if it was not known yet: other nodes must learn of it.
     pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
         self.state().holders.borrow_mut().add_writer(ino, writer)
     }
@@ -459,8 +458,8 @@ impl<S: FilesNeeds> StandInFiles<S> {
         self.server.appends().share_appends(ino, writer).await;
     }
 
-    /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this
-    /// server. It may come back with them, but is waited for only for a time.
+    /// Returns true if a node that cannot be reached may have unpublished bytes of a file of this server. It may come
+    /// back with them, but others wait for it only for a time.
     pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
         self.state()
             .holders
@@ -468,7 +467,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
             .awaits_writer(ino, self.server.peers().now_ns())
     }
 
-    /// A server has begun a session: it has named the files with unpublished bytes.
+    /// Stops waiting for a server that has begun a session: it has named the files with unpublished bytes.
     pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
         self.state()
             .holders
@@ -508,8 +507,8 @@ impl<S: FilesNeeds> StandInFiles<S> {
         self.state().holders.borrow().written_by(self.server.rank())
     }
 
-    /// Ends this node's writing of the given files of this server that no program here has open,
-    /// once everything written is published: others' appends go behind it.
+    /// Ends this node's writing of those of the given own files that no program here has open, once all its writes are
+    /// published: appends of others go behind them.
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
             if !self.server.extents().is_in_flight(*ino)
@@ -550,8 +549,8 @@ impl<S: FilesNeeds> StandInFiles<S> {
         self.state().holders.borrow().held_by(rank)
     }
 
-    /// Sets the files that a server holds; it holds no others, and believes no lease. Returns the
-    /// truncations that it did not hear of.
+    /// Sets the files that a server holds; it holds no others, and believes no lease. Returns the truncations that it
+    /// missed.
     pub(in crate::cluster) fn keep_held(
         &self,
         rank: Rank,
@@ -657,8 +656,7 @@ impl<S: FilesNeeds> StandInFiles<S> {
         Ok(())
     }
 
-    /// Another node changed a file: stops believing this node's copy of its state, and wakes its
-    /// mounts.
+    /// Stops believing this node's copy of a file's state, and wakes the file's mounts: another node changed it.
     pub(in crate::cluster) fn recall_here(&self, ino: Ino) {
         if self.server.has_all_extents() {
             return;
@@ -729,10 +727,10 @@ impl<S: FilesNeeds> StandInFiles<S> {
     /// Makes the two sizes of each own file one: the size that the programs of this node see in the
     /// shared tables, and the published size, which all other nodes are told. The greater one stays.
     ///
-    /// An operation that was cut off leaves them different. What makes a file longer (a truncation,
-    /// an allocation, another node's publish) raises the size in shared memory before the journal
-    /// has it. What makes a file shorter leaves the old size in the journal until all bytes behind
-    /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
+    /// An interrupted operation leaves them different. An operation that makes a file longer (a truncation, an
+    /// allocation, another node's publish) raises the size in shared memory before the journal has it. One that makes a
+    /// file shorter leaves the old size in the journal until all bytes behind the new end are erased. The node's own
+    /// size of a file in `dirty` may be greater: it is published together with the bytes.
     /// published together with the bytes.
     pub(in crate::cluster) fn unify_sizes(&self, dirty: &[Ino]) {
         for (ino, size) in self.server.node(|node| node.names().own_sizes()) {

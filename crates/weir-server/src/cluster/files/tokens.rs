@@ -28,7 +28,7 @@
 //! of which it may have unpublished bytes; so does each other server to a restarted home, which
 //! waits for that.
 //!
-//! `node` has the part of a node that writes, `home` the part of a file's home.
+//! `node` has the side of the writing node, `home` that of the file's home.
 //!
 //! Left out: leases for a part of a file; tokens in the journal (they are void after a restart).
 
@@ -57,7 +57,7 @@ pub(in crate::cluster) struct WriteTokens {
     taken: BTreeMap<Ino, (usize, i64)>,
     /// Files for which the home is being asked; true if this node gave up its token meanwhile.
     asking: BTreeMap<Ino, bool>,
-    /// The number of times that this node was told to give up a token, of any file.
+    /// The number of times that this node had to give up a token, of any file.
     revocations: u64,
 }
 
@@ -72,7 +72,7 @@ impl WriteTokens {
         of_late.map_or(0, |(times, _)| *times)
     }
 
-    /// Counts that another node takes the token of a file away, if this node holds it.
+    /// Counts a loss of this node's token of a file to another node, if it holds one.
     fn count_taken(&mut self, ino: Ino, now_ns: i64) {
         if !self.held.contains_key(&ino) {
             return;
@@ -81,7 +81,7 @@ impl WriteTokens {
         self.taken.insert(ino, (times + 1, now_ns));
     }
 
-    /// Forgets the token of a file that this node writes no more.
+    /// Forgets the token of a file that this node no longer writes.
     fn forget_held(&mut self, ino: Ino) {
         self.held.remove(&ino);
         self.taken.remove(&ino);
@@ -92,7 +92,7 @@ impl WriteTokens {
 #[derive(Debug)]
 struct Grant {
     share: Share,
-    /// The node cannot be reached; the time until which it is waited for, ns since 1970.
+    /// Set if the node cannot be reached: the time until which others wait for it, ns since 1970.
     awaited_until_ns: Option<i64>,
 }
 
@@ -106,8 +106,8 @@ impl Grant {
 }
 
 impl<S: FilesNeeds> FileTokens<S> {
-    /// Handles a file, of this server or another one, that becomes raw, or stops being raw. This
-    /// node's earlier bytes are published.
+    /// Handles a file, of this server or another one, that becomes raw, or stops being raw. If it becomes raw, this
+    /// node publishes its earlier bytes.
     pub(super) async fn sharing_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
         if self.server.has_all_extents() {
             return Ok(());

@@ -1,9 +1,9 @@
 //! Noting and committing changes: a change is in the journal before anybody is told of it.
 //!
-//! A change is noted at the place and in the order in which it is made. Noted changes are
-//! *committed* together: by the task that is about to tell somebody (a client, a tool, another
-//! server), and at the latest when the server has nothing else to do. So all that was told is in
-//! the journal, and an operation is in it as a whole or not at all.
+//! A change is noted at the place and in the order in which it is made. Noted changes are *committed*
+//! together: by the task that is about to tell somebody (a client, a tool, another server), and at the
+//! latest when the server has nothing else to do. So everything that was told is in the journal, and an
+//! operation is in it as a whole or not at all.
 //!
 //! When the journal is long the server begins it anew, with a snapshot in steps: one step between
 //! two requests, so that none waits for long ([`Node::renew_journal`]).
@@ -109,7 +109,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Limits a step of beginning the journal anew to so many inodes, entries or runs.
+    /// Limits a step of beginning the journal anew to `most` inodes, entries or runs.
     pub fn set_snapshot_step(&mut self, most: usize) {
         self.journal.most = Some(most);
     }

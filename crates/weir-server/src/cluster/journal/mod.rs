@@ -3,7 +3,7 @@
 //! Keeps: the journal, and the progress of a new one. The changes that are noted and not committed are in
 //! `NotedChanges`, in which all rooms note them.
 //!
-//! Invariant: all that a server told anybody is in its journal.
+//! Invariant: everything that a server has reported to anybody is in its journal.
 //!
 //! May call: all rooms, to show the state that they keep and to give it back to them.
 //!

@@ -1,9 +1,9 @@
 //! Recovery of a node from the journal of a killed server, and from the records that its clients
 //! left in shared memory.
 //!
-//! The clients of the killed server are over, even if their processes live. Their records are
-//! harvested; their connections, descriptions and locks are not taken up again. But a live process
-//! may still be copying into a segment, so its segments stay lent until it ends.
+//! The clients of the killed server have ended, even if their processes live. Their records are
+//! harvested; their connections, descriptions and locks are not taken up again. But a live process may
+//! still be copying into a segment, so its segments stay lent until it ends.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct RecoveredCounts {
     pub alive: usize,
 }
 
-/// Tells the clients of the killed server that it is gone, so that none of them goes on.
+/// Tells the clients of the killed server that it is gone, so that none of them continues.
 pub fn stop_clients(before: &OpenRegion<'_>, state: &State) {
     before.hub.stopped.store(1, Ordering::SeqCst);
     for attached in state.cells.values() {
@@ -88,7 +88,7 @@ impl<'m, P: Platform> Node<'m, P> {
         self.extents.reopen(&open);
         self.files.reopen(&open);
         self.sweep();
-        // There are no writers any more: they are told that their server is gone.
+        // No writers are left: the clients know that their server is gone.
         let mut accounts = Accounts::default();
         let rank = self.identity.rank.0;
         self.extents.count_bytes(rank, &mut accounts);

@@ -1,9 +1,9 @@
 //! The state that a server keeps as one of several: written to the journal and taken up again; and
 //! the message to the others that the server is back.
 //!
-//! The leases, holds and locks that it had granted or obtained are void. It tells the others so
-//! before it confirms of any write that all servers were told of it. They answer when it knows
-//! their holds again. Until then files without a name stay.
+//! The leases, holds and locks that it had granted or obtained are void. The server tells the others so before it
+//! confirms that any write is known to all servers. They answer once the server knows their holds again. Until then
+//! files without a name stay.
 
 use std::future::Future;
 
@@ -117,12 +117,12 @@ impl<P: Platform> Cluster<P> {
         self.ends().erase_gone().await;
     }
 
-    /// A killed server is back: tells it which of its files are open here.
+    /// Handles a killed server that is back: tells it which of its files are open here.
     pub(in crate::cluster) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
         self.names().forget_called_off(rank);
         self.names().forget_steps(rank, u64::MAX);
-        // The session says what this node holds. A node that has a removed file open finds out by
+        // The new session tells the server what this node holds. A node that has a removed file open finds out by
         // itself.
         self.peers().begin_session(rank).await.map(drop)
     }

@@ -28,15 +28,15 @@ pub struct LocksElsewhere {
     /// Owners of this node that have locks at other homes, by file, with the bytes that they were
     /// granted.
     owners: BTreeMap<Ino, BTreeMap<LockOwner, Vec<Bytes>>>,
-    /// Owners that are gone, which the files' homes are being told.
+    /// Owners that are gone, of which the files' homes are being told.
     dropping: BTreeMap<Ino, BTreeSet<LockOwner>>,
-    /// Wishes of other nodes that were taken back, by their numbers there, with the time until
+    /// Wishes that other nodes have taken back, by their numbers there, with the time until
     /// which they are remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
 }
 
 impl LocksElsewhere {
-    /// Moves the owners that do not live to those that are being dropped; returns them. Forgets
+    /// Moves the owners that are gone to those that are being dropped; returns them. Forgets
     /// wishes that cannot be on their way any more.
     fn bury(
         &mut self,
@@ -180,7 +180,7 @@ impl<S: LocksNeeds> InstanceLocks<S> {
             .await;
         let bytes = Bytes::from(&wish);
         let mut locks = self.state().elsewhere.borrow_mut();
-        // Once more: if the owner died meanwhile, its end may have been told too early.
+        // Register it once more: if the owner died meanwhile, the home may have heard of its end too early.
         let held = locks.held_by(ino, wish.owner);
         match done {
             Ok(()) if !held.iter().any(|one| one.contains(&bytes)) => held.push(bytes),
@@ -214,8 +214,8 @@ impl<S: LocksNeeds> InstanceLocks<S> {
         self.server.peers().told_or_lost(home, given_back).await
     }
 
-    /// Releases a lock at its home, for as long as that takes, and voids the wish of that number.
-    /// Does nothing if too many such calls wait.
+    /// Releases a lock at its home, without a time limit, and voids the wish of that number. Does nothing if too many
+    /// such calls wait.
     fn give_lock_back(
         &self,
         ino: Ino,
@@ -276,9 +276,9 @@ impl<S: LocksNeeds> InstanceLocks<S> {
         .await
     }
 
-    /// Takes a lock of a file of this server; if another lock conflicts, tries once more when that
-    /// lock's owner turns out to be gone. From the first lock on the file is raw, so that the next
-    /// owner of a lock sees everything written before it was given back.
+    /// Takes a lock of a file of this server. If another lock conflicts and other nodes have owners of locks of the
+    /// file, asks these nodes for dead owners, and tries once more. From the first lock on the file is raw, so that the
+    /// next owner of a lock sees everything written before it was given back.
     async fn lock_here(
         &self,
         ino: Ino,
@@ -294,9 +294,8 @@ impl<S: LocksNeeds> InstanceLocks<S> {
         }
     }
 
-    /// Asks the nodes whose owners hold locks of a file which of these are gone, and drops their
-    /// locks; returns true if there are such nodes. A conflicting lock may also have been given
-    /// back meanwhile.
+    /// Asks the nodes with owners of locks of a file for the owners that are gone, and drops their locks. Returns true
+    /// if there are such nodes: a conflicting lock may also have been given back meanwhile.
     async fn ask_for_dead(&self, ino: Ino) -> bool {
         let ranks = self.on_node(|locks| locks.lock_ranks(ino));
         for rank in &ranks {
@@ -367,7 +366,7 @@ impl<S: LocksNeeds> InstanceLocks<S> {
         for (ino, owners) in dead {
             let this = self.clone();
             self.server.peers().spawn(async move {
-                // Before another owner with that number asks.
+                // Take the turns before another owner with the same number asks.
                 let turn = |owner: &LockOwner| {
                     let key = (ino, *owner);
                     this.state()

@@ -32,7 +32,7 @@ pub(super) mod table;
 #[cfg(test)]
 mod tests;
 
-/// The rest of the server, as far as locks concern it.
+/// The parts of the server that locks need.
 pub(in crate::cluster) trait LocksNeeds: InodeNumbers {
     /// The state of this room.
     fn locks_state(&self) -> &LocksState;

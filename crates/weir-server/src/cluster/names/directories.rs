@@ -247,8 +247,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Ok(attr)
     }
 
-    /// Tells the servers that hold entries of a directory its mode and group, which new files in it
-    /// may inherit; and the time set on it, before which none of their changes counts.
+    /// Tells the servers that hold entries of a directory its mode and group, which new files in it may inherit, and
+    /// the time set on it, which overrides their earlier changes.
     pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
         let ranks = self.state().dirs.borrow().enrolled_at(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
@@ -283,7 +283,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
         for rank in ranks.into_iter().filter(|rank| *rank >= at) {
             let begun = if rank == at { op.cookie } else { 0 };
-            // That of another server says nothing here.
+            // A cookie of another server does not apply here.
             let is_of_rank = |until: &u64| until >> COOKIE_BITS == u64::from(rank);
             let list = peer::List {
                 dir,
@@ -315,10 +315,10 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// The servers that hold entries of a directory, and can be there.
+    /// The servers that may hold entries of a directory, and that are not given up.
     async fn listed_servers(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
         if self.server.peers().is_given_up(dir.rank()) {
-            // Nobody else knows which do.
+            // Only the lost home knows which of them do.
             let is_there = |rank: &Rank| !self.server.peers().is_given_up(*rank);
             return Ok(self
                 .server

@@ -6,8 +6,8 @@
 //! again.
 //!
 //! Invariants:
-//! - A server believes of another's entry only what the home says: it does not keep a reply that a
-//!   recall overtook, as the count of recalls shows.
+//! - A server believes another's entry only on the home's word. It does not keep a reply that a recall has
+//!   overtaken; the count of recalls shows that.
 //! - An entry is believed for a term, like a lease (`session`): a home that cannot recall it waits
 //!   until the term is over, and a restarted home tells all servers before it changes any.
 //! - The processes of this node see the kept entries in shared memory ([`weir_core::node::known`]).
@@ -225,8 +225,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         entries.forget_keeper(by);
     }
 
-    /// Type, mode and owner of a directory of any server. If it has entries here, they are known,
-    /// since its home tells when they change.
+    /// Type, mode and owner of a directory of any server. If the directory has entries here, they are known here, since
+    /// its home reports their changes.
     pub(in crate::cluster) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let dir = self.server.resolve(ino)?;
         if dir.rank() == self.server.rank() {

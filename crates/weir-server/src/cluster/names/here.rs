@@ -1,14 +1,13 @@
 //! Operations on names that concern this server alone: each is one change of its tables, at once.
 //!
-//! At the only server of an instance these are all. At one of several a name concerns this server alone if
+//! At the only server of an instance these are all operations. At one of several a name concerns this server alone if
 //!
 //! - all entries of its directory are here, and the directory is not being removed or split;
 //! - no request has locked the name or is about to take it, and no other server keeps its entry;
-//! - no other server has the file open whose names change, or a lease of it.
+//! - no other server has the file whose names change open, or a lease of it.
 //!
-//! All other operations wait for locks and other servers (`requests`, `home`, `rename`). These find
-//! the same state as those: nothing here is awaited, so that no other request comes between the
-//! checks and the change.
+//! All other operations wait for locks and other servers (`requests`, `home`, `rename`). Operations here need no
+//! locks: between the checks and the change they await nothing, so no other request comes in between.
 
 use weir_core::names::FileType;
 use weir_core::proto::peer;
@@ -37,8 +36,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         is_here.then_some(dir)
     }
 
-    /// Returns true if no other server is concerned if a file, link or special file loses or gets a
-    /// name.
+    /// Returns true if only this server is concerned when a file, link or special file loses or gets a name.
     fn is_file_here(&self, child: Child) -> bool {
         self.server.has_all_names()
             || (child.kind != FileType::Dir
@@ -50,7 +48,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.node(|node| node.names().find_child(dir, name))
     }
 
-    /// Makes a file, or finds that of this name at the only server. `None`: others are concerned.
+    /// Makes a file; the only server of an instance also finds an existing one. `None`: other servers are concerned.
     pub(super) fn create_here(
         &self,
         from: Caller,
@@ -64,7 +62,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if !self.server.knows_all_writers() || self.server.node(|node| node.has_path_rules()) {
             return None;
         }
-        // One that is there is opened, which concerns its holders.
+        // An existing file would be opened, which concerns its holders.
         if let Ok(Some(_)) = self.find_here(dir, &op.name) {
             return None;
         }
@@ -112,8 +110,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Some(self.erase_before(removed))
     }
 
-    /// Frees the bytes of files that lost their last names before the reply: at once, if no other
-    /// server has any.
+    /// Frees the bytes of files that lost their last names before the reply: at once, if no other server has any of
+    /// them.
     fn erase_before(&self, done: Result<(), FsError>) -> Served<Result<(), FsError>> {
         if !self.server.has_gone() {
             return Served::Now(done);
@@ -161,7 +159,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             return Ok(());
         };
         self.server.note_new_names(file.ino);
-        // Exchanged, or one of two names of the file, which stay.
+        // The old name is still there after an exchange, or if both are names of one file, which then stay.
         let is_there = self
             .find_here(op.parent, &op.name)
             .is_ok_and(|there| there.is_some());

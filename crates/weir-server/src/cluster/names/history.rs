@@ -1,11 +1,11 @@
-//! The history of the names of this server, for the process that walks a tree beside programs. By it a drain detects that a
-//! walk may have missed a file that got another directory meanwhile, finds the directories that were renamed, and removes a
-//! name from the target before a file is there that was written after the removal.
+//! The history of the names of this server, for a drain that walks a tree beside programs. It shows the drain that a
+//! walk may have missed a file that moved to another directory, and which directories were renamed. By it the drain
+//! removes a name from the target before it places a file there that was written after the removal.
 //!
-//! A rename is counted before any of its names changes, a removal when it is made. The counts are of the server's process: one that
-//! was started anew begins at 0, which whoever compares positions takes for a change. The lost names are in the journal, too, once
-//! somebody has asked for them: a drain after a kill (`weir recover`) makes removals in their turn by them, and where nothing is
-//! drained they cost nothing.
+//! A rename is counted before any of its names changes, a removal when it is made. The counts are those of the server's
+//! process: a new process begins at 0, and a drain that compares positions takes that for a change. Once a drain has
+//! asked for the lost names, they are in the journal, too, so that a drain after a kill (`weir recover`) makes removals
+//! in their order. An instance that is never drained pays nothing for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::cluster::snapshot::{SnapshotPosition, Visit};
 
 /// The most directories that are kept.
 const MOST_DIRECTORIES: usize = 4096;
-/// The most bytes of removals in an answer, which is to fit into the channel of a client.
+/// The most bytes of removals in an answer, which must fit into the channel of a client.
 const REMOVAL_BYTES: usize = 16 << 10;
 /// The bytes of a removal beside its name, at most.
 const NUMBER_BYTES: usize = 40;
@@ -28,7 +28,7 @@ const NUMBER_BYTES: usize = 40;
 struct LastChanges<T> {
     /// The newest last.
     kept: VecDeque<T>,
-    /// All that were noted.
+    /// The number of changes noted so far.
     count: u64,
     most: usize,
 }
@@ -52,7 +52,7 @@ impl<T: Clone> LastChanges<T> {
 
     /// The kept changes that are not among the first `known`, and true if there were others.
     fn since(&self, known: u64) -> (impl ExactSizeIterator<Item = T> + '_, bool) {
-        // Whoever knows more has them from a process before this one.
+        // A greater position is from an earlier process of the server.
         let new = self.count.checked_sub(known).unwrap_or(self.count);
         let new = usize::try_from(new).unwrap_or(usize::MAX);
         let is_cut = new > self.kept.len() || known > self.count;
@@ -71,10 +71,10 @@ impl<T: Clone> LastChanges<T> {
 pub(in crate::cluster) struct HistoryLog {
     begun: Cell<u64>,
     ended: Cell<u64>,
-    /// Those that were renamed.
+    /// The directories that were renamed.
     directories: RefCell<LastChanges<Ino>>,
     removals: RefCell<LastChanges<NameRemoval>>,
-    /// The removals are in the journal, too: somebody has asked for them.
+    /// True once the removals are in the journal, too, since somebody has asked for them.
     is_kept: Cell<bool>,
 }
 
@@ -177,7 +177,7 @@ impl HistoryLog {
     }
 }
 
-/// The item that says a removal.
+/// The journal item of a removal.
 fn lost_name(removal: &NameRemoval) -> Item<'_> {
     Item::NameLost {
         at_ns: removal.removed_ns,
@@ -205,7 +205,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.note_loss(dir, name, ino, false);
     }
 
-    /// The same of one whose name another one has got.
+    /// Notes that a file or link has lost a name to another one, now.
     pub(super) fn note_replaced(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
         self.note_loss(dir, name, ino, true);
     }

@@ -18,8 +18,8 @@ use crate::cluster::peers::debts::Debt;
 use crate::cluster::peers::outcome::PendingOutcome;
 
 impl<S: NamesNeeds> InstanceNames<S> {
-    /// Finds a name, once no request is changing it. Then programs of this node may believe the
-    /// entry again, if a rename has let it be.
+    /// Finds a name, once no request is changing it. If a rename has hidden the entry from programs of this node, they
+    /// may then believe it again.
     pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = NameKey::new(op.dir, op.name);
         let mut locked = None;
@@ -168,8 +168,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.peers().to_the_end(act).await
     }
 
-    /// Removes a directory completely: its name may be used again only when it is known if the
-    /// directory was buried.
+    /// Removes a directory to the end: its name may be used again only once it is known if the directory was buried.
     async fn rmdir_to_the_end(
         &self,
         op: peer::Rmdir,

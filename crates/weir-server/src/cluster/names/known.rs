@@ -1,4 +1,4 @@
-//! The table in shared memory that shows this node's programs names of other servers.
+//! The table in shared memory in which this node's programs see names of other servers.
 
 use std::sync::atomic::Ordering;
 

@@ -1,11 +1,12 @@
-//! Directories whose home is lost, of an instance whose servers all came back without it.
+//! Directories whose home is lost: all servers of the instance were killed, and the instance came back without that
+//! server.
 //!
-//! The other servers know the entries of such a directory that they have, and its mode and owner if they have
-//! any. Nobody knows which others there are, so a name that no server has is reported as free only if one server
-//! has all names of the directory.
+//! The other servers know the entries of such a directory that they have, and its mode and owner if they have any.
+//! Nobody knows the other entries, so a name that no server has is reported as free only if one server has all names of
+//! the directory.
 //!
-//! The root of all, and the directories of elevated trees, have fixed numbers at rank 0, and all paths begin
-//! there. So something is said of them though no other server has entries of them.
+//! The root of all, and the directories of elevated trees, have fixed numbers at rank 0, and all paths begin there. So
+//! the servers answer for them even if none has entries of them.
 
 use futures_util::future::join_all;
 use weir_core::elevated::{root_of_tree, COVERS, EVICTED, MOST_TREES, NURSERY, PARENT, WHITEOUTS};
@@ -17,7 +18,7 @@ use crate::cluster::abilities::NameTables;
 use crate::cluster::names::{InstanceNames, NamesNeeds};
 use crate::cluster::ROOT;
 
-/// The permission bits of a directory of elevated trees of which no server knows any: all for the owner of the instance.
+/// The permission bits of a directory of elevated trees if no server knows them: all for the owner of the instance.
 const UNKNOWN_MODE: u32 = 0o700;
 
 impl<S: NamesNeeds> InstanceNames<S> {
@@ -26,8 +27,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.peers().is_given_up(ino.rank())
     }
 
-    /// The attributes of a directory whose home is lost, as far as the other servers know them: its mode and owner,
-    /// and its links and times without what the lost one had. `Unreachable`: none knows any.
+    /// The attributes of a directory whose home is lost, from the other servers: its mode and owner, and its links and
+    /// times without the lost server's share. `Unreachable`: no server knows any.
     pub(in crate::cluster) async fn attr_without_home(&self, dir: Ino) -> Result<Attr, FsError> {
         let here = self.server.node(|node| node.names().passage(dir));
         let others = self.server.peers().others().into_iter();
@@ -46,14 +47,14 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Ok(Attr {
             ino: dir,
             home: dir,
-            // Stand-ins do not know it.
+            // Stand-ins do not have the parent.
             parent: if dir == ROOT { ROOT } else { Ino::NONE },
             block: 0,
             ..attr
         })
     }
 
-    /// The attributes of a directory of elevated trees of which no server knows any.
+    /// The attributes of a directory of elevated trees if no server knows any.
     fn attr_of_fixed(&self, dir: Ino) -> Option<Attr> {
         if !self.is_of_trees(dir) {
             return None;
@@ -80,8 +81,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         (0..trees).any(|number| root_of_tree(number) == dir)
     }
 
-    /// Finds a name in a directory whose home is lost: only it knew which server has the name. `Unreachable`: a lost one
-    /// may have it.
+    /// Finds a name in a directory whose home is lost, by asking all servers: only the home knew which of them has the
+    /// name. `Unreachable`: a lost server may have it.
     pub(super) async fn find_without_home(
         &self,
         dir: Ino,

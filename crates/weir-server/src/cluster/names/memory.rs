@@ -1,5 +1,5 @@
-//! Memory behind the tables of names, which grow ahead, whenever changes are committed: an operation
-//! in between takes far less than [`AHEAD`].
+//! Memory behind the tables of names. They grow ahead of use, whenever changes are committed: the operations in between
+//! use far less than [`AHEAD`].
 
 use weir_core::names::TablesPrefix;
 

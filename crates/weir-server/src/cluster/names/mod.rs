@@ -16,7 +16,7 @@
 //! | `home` | finding, making, removing and linking names at their home |
 //! | `here` | the same where no other server and no other request is concerned |
 //! | `rename`, `moves` | renames: their leader, and the homes of both names |
-//! | `history` | what this server has renamed and removed, for those who walk a tree |
+//! | `history` | the renames and removals of this server, for a drain that walks a tree |
 //! | `placements` | the home of each name |
 //! | `directories` | directories with entries at several servers |
 //! | `entries` | names of other servers, kept here |
@@ -56,7 +56,7 @@ mod tests;
 
 pub(super) use memory::NamesMemory;
 
-/// The rest of the server, as far as names concern it.
+/// The parts of the server that names need.
 pub(in crate::cluster) trait NamesNeeds:
     FilesForNames + Journals + OwnTables<Node: NameSteps>
 {
@@ -66,14 +66,14 @@ pub(in crate::cluster) trait NamesNeeds:
     fn note_file_name(&self, ino: Ino, dir: Ino, name: &[u8]);
 }
 
-/// The files of the instance, as far as their names concern them.
+/// The parts of the instance's files that names need.
 pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     /// The path of an entry, if a rule for new files may name it.
     async fn path_for_rules(&self, dir: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError>;
     /// The counts of news about files now.
     fn news(&self) -> FileNews;
-    /// Returns true if no news since `before` overtook the answer of a home that this node holds a
-    /// file, which the home made for the same request if it `is_new`.
+    /// Returns true if no news since `before` has outdated a home's answer that this node holds a file. `is_new`: the
+    /// home made the file for the same request.
     fn holds_since(&self, before: &FileNews, is_new: bool) -> bool;
 
     /// Notes that a server has a file of this one open.
@@ -86,8 +86,8 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     fn grant_new(&self, maker: Rank, attr: &Attr) -> bool;
     /// Recalls all leases of a file of this server, except that of `writer`.
     async fn recall_leases(&self, ino: Ino, writer: Option<Rank>);
-    /// Frees a file of this server that lost its last name, unless a program has it open. If
-    /// `asker` holds it, it learns of that by the reply.
+    /// Frees a file of this server that lost its last name, unless a program has it open. If `asker` holds the file,
+    /// the reply tells it.
     async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed>;
 
     /// Prepares a file for being open here; returns its attributes, with its number here.
@@ -110,7 +110,7 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
 
     /// Returns true if no other server has a file of this one open, or believes its state.
     fn is_private(&self, ino: Ino) -> bool;
-    /// Returns true if no other server may write files of this one that this one does not know of.
+    /// Returns true if this server knows all servers that may write its files.
     fn knows_all_writers(&self) -> bool;
     /// Notes that a file was made here by a program of this node, which `writes` it.
     fn note_maker(&self, ino: Ino, writes: bool);
@@ -118,7 +118,7 @@ pub(in crate::cluster) trait FilesForNames: InodeNumbers {
     fn note_new_names(&self, ino: Ino);
     /// Returns true if files of this server have ended whose bytes are not free yet.
     fn has_gone(&self) -> bool;
-    /// Frees them, at all servers.
+    /// Frees these bytes, at all servers.
     async fn erase_gone(&self);
 }
 
@@ -183,7 +183,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
     }
 }
 
-/// A name in a directory, as the tables of this room know it. In their order two names are locked.
+/// A name in a directory, as a key in the tables of this room. Two names are locked in the order of their keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(in crate::cluster) struct NameKey {
     dir: Ino,
@@ -234,7 +234,7 @@ impl NamesState {
         }
     }
 
-    /// Requests stop waiting for a locked name until its lock is released.
+    /// Stops requests from waiting for a locked name, until its lock is released.
     pub(in crate::cluster) fn stick_name(&self, key: &NameKey) {
         self.name_locks.stick(key);
     }
@@ -246,7 +246,7 @@ impl NamesState {
         self.dirs.borrow_mut().take_up(state);
     }
 
-    /// Restores from the journal which names files have lost.
+    /// Restores, from the journal, the names that files have lost.
     pub(in crate::cluster) fn take_up_history(&self, state: &mut journal::Cluster) {
         self.history.take_up(state);
     }

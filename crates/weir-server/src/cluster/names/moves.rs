@@ -55,7 +55,7 @@ pub struct RenameSteps {
     /// Old names of files, each with the rename that is to take it and the new name. Their locks
     /// may be dropped.
     going: RefCell<BTreeMap<NameKey, (Token, NameKey)>>,
-    /// Renames among those whose old name another request has locked since.
+    /// Renames that were in `going`, whose old name another request has locked since.
     overtaken: RefCell<BTreeSet<Token>>,
     /// Numbers of the renames that this server leads.
     led: RefCell<BTreeSet<u64>>,
@@ -159,8 +159,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
             // A server that keeps the old name must not show it any more once the new one is there.
             self.recall_entry(&key).await;
         }
-        // A new session of the leader's server frees what it had locked. A record of a lock that is not held
-        // would be found by nobody.
+        // A new session of the leader's server has freed its locks. Nobody would find the record of a lock that is not
+        // held.
         if !self.state().name_locks.has(&key, token) {
             return Err(FsError::Unreachable);
         }
@@ -206,7 +206,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.state().renames.going.borrow().contains_key(key)
     }
 
-    /// Forgets that a rename is to take an old name: it has, or never will.
+    /// Forgets that a rename is to take an old name: it has done so, or never will.
     fn end_going(&self, key: &NameKey, token: Token) {
         let mut going = self.state().renames.going.borrow_mut();
         if going.get(key).is_some_and(|(by, _)| *by == token) {
@@ -259,8 +259,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.state().dir_moves.unlock(&(), token);
     }
 
-    /// Drops a rename's lock of a name. If the leader does not say how the rename ended, that is
-    /// found out first.
+    /// Drops a rename's lock of a name. If the leader does not say how the rename ended, this server finds that out
+    /// first.
     pub(in crate::cluster) fn unlock_name_of(&self, key: &NameKey, token: Token, left: Left) {
         match left {
             Left::Nothing => {
@@ -277,8 +277,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.state().name_locks.unlock(key, token);
     }
 
-    /// Frees the names and the permit that a server had locked, because it is lost or has begun a session. The
-    /// outcome of the renames that it led is found out first.
+    /// Frees the names and the permit that a server had locked, because it is lost or has begun a session. First finds
+    /// out the outcome of the renames that it led.
     pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
         let moves = &self.state().renames;
         let locked: Vec<(NameKey, Token)> = {
@@ -499,7 +499,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.note_moved(op.ino, op.parent, op.name)
     }
 
-    /// A server was restarted: it leads none of its earlier renames any more.
+    /// Forgets the renames of a server that was restarted: it leads none of them any more.
     pub(in crate::cluster) fn forget_called_off(&self, rank: Rank) {
         let moves = &self.state().renames;
         moves.overtaken.borrow_mut().retain(|t| t.rank != rank);
@@ -527,8 +527,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         led.first().copied().unwrap_or(u64::MAX)
     }
 
-    /// Records that a step of a file's rename was done. If this server leads the rename, that ends
-    /// with it.
+    /// Records that a step of a file's rename was done. A rename that this server leads needs no record: it ends with
+    /// the server.
     fn keep_step(&self, token: Token, op: peer::Assign) {
         if token.rank != self.server.rank() {
             self.begin_change(token, change_of(op, true));
@@ -606,7 +606,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         done
     }
 
-    /// Takes the old name of a file whose lock was dropped. The new name is locked meanwhile, as in
+    /// Takes the old name of a file for a rename whose lock of it was dropped. The new name is locked meanwhile, as in
     /// any rename.
     async fn take_late(
         &self,
@@ -744,7 +744,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             }
         }
         self.change_name(&key, change.was, change.child).await?;
-        // In one record with the change.
+        // This goes into one journal record with the change.
         self.forget_locked(&key, token);
         if change.from.is_none() {
             self.end_change(token);
@@ -804,7 +804,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.leave_name(&key, token, op.was, op.then).await
     }
 
-    /// Makes the old name name `then`, unless that was done.
+    /// Makes the old name refer to `then`, unless that was done.
     async fn leave_name(
         &self,
         key: &NameKey,
@@ -829,7 +829,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.forget_locked(key, token);
         match found == Some(was) {
             true => Ok(()),
-            // The name was locked all the time.
+            // It must be: the name was locked all the time.
             false => Err(FsError::Io),
         }
     }
@@ -862,7 +862,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
     }
 
-    /// Makes a name name something other than `was`, whose new location is recorded already.
+    /// Makes a name refer to `child` instead of `was`, whose new location is recorded already.
     fn set_name(&self, key: &NameKey, was: Child, child: Option<Child>) -> Result<(), FsError> {
         self.server.node(|node| {
             let own = is_dir(was) && was.ino.rank() == self.server.rank();

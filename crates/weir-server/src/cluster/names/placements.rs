@@ -5,15 +5,15 @@
 //!  Unused --first maker--> At(node of the maker) --another maker--> Spread(FirstServer)
 //! ```
 //!
-//! The directory's home decides ([`InstanceNames::place_entries`]), and tells each server that asks. A
-//! server that is asked for a name of which it is not the home refuses ([`FsError::Elsewhere`]), so
-//! the placements that other servers remember need not be right. No entry ever moves.
+//! The directory's home decides ([`InstanceNames::place_entries`]), and tells each server that asks. A server refuses
+//! requests for a name of which it is not the home ([`FsError::Elsewhere`]), so the placements that other servers
+//! remember need not be right. No entry ever moves.
 //!
 //! Invariants:
 //! - A server that has all entries of a directory knows so from the directory's home, and no other
 //!   server is the home of a name in it before this server has agreed ([`InstanceNames::split_dir`]). It
 //!   agrees when no name of the directory is locked or about to be changed.
-//! - A name that the first server does not have when a directory is spread, it never has again.
+//! - Once a directory is spread, its first server never gets a name whose hash names another home.
 //! - A server checks that it is the home of a name under the name's lock, or awaits nothing between
 //!   the check and the use.
 //!
@@ -123,8 +123,8 @@ impl Placements {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cluster) struct NameHome {
     pub(in crate::cluster) rank: Rank,
-    /// True for the first server of a spread directory that kept the name when it was spread. If it
-    /// refuses the name, it has it no more.
+    /// True for the first server of a spread directory that kept the name when it was spread. If it refuses the name,
+    /// it no longer has it.
     kept: bool,
 }
 
@@ -133,7 +133,7 @@ pub(in crate::cluster) struct NameHome {
 pub(in crate::cluster) enum NameUse {
     /// To find, change or take an existing name.
     Existing,
-    /// To make the name name something.
+    /// To make the name refer to something.
     New,
 }
 
@@ -175,8 +175,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         Ok(self.ask_home(dir, name, name_use, op).await?.0)
     }
 
-    /// The home of a name, as far as this server knows; `None` if an existing name is asked for and
-    /// the directory has no entry. `refused` is a server that was wrongly taken for the home.
+    /// The home of a name, to this server's knowledge; `None` if an existing name is asked for and the directory has no
+    /// entry. `refused` is a server that was wrongly taken for the home.
     pub(super) async fn find_home(
         &self,
         dir: Ino,
@@ -225,9 +225,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// Waits before a server is asked again that refused a name of which it is said to be the home;
-    /// fails if no time is left. It may wait for something that the directory's home, restarted
-    /// meanwhile, knows nothing of.
+    /// Waits before this server asks a server again that is said to be the home of a name and has refused it; fails if
+    /// no time is left. The other server may wait for something that the directory's home has forgotten by a restart.
     pub(super) async fn pause_before_retry(&self) -> Result<(), FsError> {
         self.server
             .peers()

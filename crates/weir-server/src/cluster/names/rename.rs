@@ -12,8 +12,8 @@
 //! the new name is still the file's, because otherwise the file could lose its last name.
 //!
 //! A file may have two names. If the leader dies between the steps, the file has both, and both are
-//! valid: links are counted before there is a name and until there is none. A home that was
-//! restarted after it had been asked is asked once more: it knows if it acted (`moves`).
+//! valid: links are counted before there is a name and until there is none. If a home was restarted
+//! after a request, the leader repeats the request: the home knows if it has acted (`moves`).
 //!
 //! For a directory, and for exchanged names, the first step is done under the lock only, and both
 //! homes ensure that the second one follows (`moves`). So a leader that does not know how a step
@@ -48,7 +48,7 @@ struct HomedName {
     home: NameHome,
     dir: Ino,
     name: Vec<u8>,
-    /// The home refused to lock the name.
+    /// True if the home refused to lock the name.
     refused: Cell<bool>,
 }
 
@@ -81,7 +81,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// Notes a rename of names that are all here, if it moves something to another directory.
+    /// Notes a rename of names that are all here, if it renames a directory or moves something to another one.
     pub(super) fn note_rename(
         &self,
         op: &proto::Rename,
@@ -146,9 +146,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         token: Token,
         outcome: &PendingOutcome,
     ) -> Result<(), FsError> {
-        // Only under the locks is it known if directories move to another parent. The permit comes
-        // before the locks, so a first look decides without them, and a second look under them
-        // confirms it.
+        // Only the locks make it certain if directories move to another parent, but the permit must be taken before the
+        // locks. So a first look without locks decides, and a second look under them confirms it.
         let (mut asked, mut permit) = (false, None);
         loop {
             let number = token.number;
@@ -349,7 +348,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             let peers = this.server.peers().clone();
             let (this, from, to) = (this.clone(), from.clone(), to.clone());
             peers.spawn(async move {
-                // In this order: a request that finds the new name free may take it away again.
+                // The old name first: a request that finds the new name free may take it away again.
                 this.unlock_homed(&from, token, Left::Later).await;
                 this.unlock_homed(&to, token, Left::Later).await;
             });
@@ -379,7 +378,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let mut moved = vec![what.source];
         moved.extend(what.target.filter(|_| what.exchange));
         moved.retain(is_dir);
-        // One that gives another directory was counted before the names were locked.
+        // A rename to another directory was counted before the names were locked.
         let log = &self.state().history;
         let _under_way = (!moved.is_empty()).then(|| log.begin());
         for dir in &moved {
@@ -438,7 +437,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
             let ino = target.ino;
             self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
-        // If the old name is another's by now, the file keeps both names that it has got.
+        // If another request has used the old name meanwhile, this fails, and the file keeps the names that it has
+        // then.
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
         self.note_removal(what.from.dir, what.from.name.clone(), ino);
@@ -472,7 +472,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.do_two_steps(what, Some(target)).await
     }
 
-    /// Makes the new name name the source, and then the old one `then`.
+    /// Makes the new name refer to the source, and then the old one to `then`.
     async fn do_two_steps(&self, what: &Renaming<'_>, then: Option<Child>) -> Result<(), FsError> {
         // Rank 0 may have been restarted and have granted the permit to another server. The next
         // holder of the permit sees the locations told before.
@@ -504,7 +504,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let placed = placed.ok_or(FsError::Unreachable)?;
         what.left.set(Left::Some);
         if let Err(error) = placed {
-            // Where the step may still be done, the homes find out the locations.
+            // If the step may still be done, the homes find out the locations.
             if error != FsError::Unreachable {
                 self.tell_stayed(what.source, from, what.token).await;
                 if let Some(target) = then {
@@ -534,7 +534,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
     }
 
-    /// Tells the inode's home, which sets its ctime and records the location of a directory.
+    /// Tells an inode's home of its new name. The home sets the ctime, and records the location of a directory.
     async fn tell_moved(
         &self,
         what: &Renaming<'_>,

@@ -181,8 +181,8 @@ impl<S: NamesNeeds> InstanceNames<S> {
         })
     }
 
-    /// Attaches the maker of a file, if it is a client. `local`: the file's number in this node's
-    /// table. `None`: there is no room; the file is made, and its first write finds none.
+    /// Attaches the maker of a file, if it is a client. `local`: the file's number in this node's table. `None`:
+    /// there is no room; the file exists all the same, and its first write may fail for lack of room.
     pub(super) fn attach_maker(
         &self,
         from: Caller,

@@ -242,7 +242,7 @@ impl<P: Platform> NameSteps for Node<'static, P> {
 }
 
 impl<P: Platform> Node<'static, P> {
-    /// Attaches the creator if it requests that; if that fails, nothing was created.
+    /// Attaches the creator if it requests that; if that fails, removes the file again.
     fn attach_new(
         &mut self,
         from: Caller,

@@ -1,4 +1,4 @@
-//! `Cluster` and `Node` as the rooms need them.
+//! The needs of the rooms, implemented by `Cluster` and `Node`.
 //!
 //! Each room declares a trait of its needs. A file here implements the trait of one room.
 

@@ -1,5 +1,4 @@
-//! The inodes of this server, and the stand-ins of others: what they are, and changes of one
-//! attribute.
+//! The inodes of this server, and the stand-ins of others: their attributes, and changes of a single one.
 
 use weir_core::extent::MAX_OFFSET;
 use weir_core::names::{Attr, FileType, Lamination, Policy, SetAttr};
@@ -47,9 +46,8 @@ impl NodeNames<'_> {
         self.regular(local).is_ok()
     }
 
-    /// The attributes of a file that programs with it open for writing may write. While its home
-    /// asks all nodes for such programs, they keep it from being laminated. EROFS if it is
-    /// laminated.
+    /// The attributes of a file that programs may write if they have it open for writing. While its home asks all nodes
+    /// for such programs, they may still write, and their answer stops the lamination. EROFS if the file is laminated.
     pub(in crate::cluster) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.regular(ino)?;
         match attr.lamination {

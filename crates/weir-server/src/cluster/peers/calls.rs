@@ -68,8 +68,7 @@ pub(in crate::cluster) trait ServerCalls: Clone + 'static {
         Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
     }
 
-    /// Asks a server, for as long as that takes. `Unreachable` if it was restarted meanwhile, and
-    /// may have acted.
+    /// Asks a server, without a time limit. `Unreachable` if the server was restarted meanwhile, and may have acted.
     async fn surely<O: PeerOperation + 'static>(
         &self,
         to: Rank,

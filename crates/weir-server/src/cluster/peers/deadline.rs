@@ -19,9 +19,9 @@
 //! - A task that [`PeerServers::spawn`] starts has no deadline: each of its calls has the fabric's.
 //! - A debt, and an operation that is seen through, is done to its end; only the waiting request
 //!   gives up.
-//! - A server that cannot be told in time is believed no more (`PeerServers::outwait`): a late
-//!   operation must not make another's read stale. So telling may take [`TELLING_NS`] longer, and
-//!   waiting for the end of a lease is not cut short.
+//! - If a server cannot be told in time, this one waits until that server has stopped believing its leases
+//!   (`PeerServers::outwait`): otherwise that server might read stale data after a late operation. So telling
+//!   may take [`TELLING_NS`] longer, and waiting for the end of a lease is not cut short.
 //!
 //! Left out: bytes of logs (`Net::read`), which have deadlines of their own; clocks: servers tell
 //! each other the time left, not a point in time; the time that a message is on its way.

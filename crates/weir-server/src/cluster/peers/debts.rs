@@ -8,14 +8,13 @@
 //! one that is lost for good at most [`MOST`] entries. All debts are paid when a session begins.
 //!
 //! Invariants:
-//! - A debt is asked or kept, never both: a kept debt is one that no call has left for.
-//! - An unlock is not kept, because a new session drops all locks of the one before. One bit keeps
-//!   that a session is to be begun.
+//! - A debt is either asked or kept, never both: no call for a kept debt is under way.
+//! - An unlock is not kept, because a new session drops all locks of the one before. One bit notes that a
+//!   session must begin.
 //! - Debts beyond [`MOST`] are dropped, counted and logged: then that server counts links or bytes
 //!   too many until the instance ends, never too few.
-//! - At most [`MOST_ASKED`] calls to one server wait without a limit, apart from those that hold a
-//!   name locked. Beyond that, a call that may fail does (`ServerCalls::surely_or`), and a debt is
-//!   kept.
+//! - At most [`MOST_ASKED`] calls to one server wait without a limit, apart from those that hold a name
+//!   locked. Beyond that, a call that may fail fails (`ServerCalls::surely_or`), and a debt is kept.
 //!
 //! Left out: a journal of debts. A server that is killed forgets what it owed.
 
@@ -60,7 +59,7 @@ pub(in crate::cluster) struct Account {
     /// By slab and position; adjacent ranges are joined.
     freed: BTreeMap<(u32, u64), u64>,
     erased: BTreeMap<Ino, u64>,
-    /// A session is to begin, even without debts.
+    /// True if a session must begin, even without debts.
     pub(in crate::cluster) begin: bool,
     /// The number of debts dropped because of the bound.
     dropped: u64,

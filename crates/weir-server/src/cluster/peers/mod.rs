@@ -62,7 +62,7 @@ struct PeersState {
     net: Rc<dyn Net>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     clock: ServerClock,
-    /// The rest of the server.
+    /// The parts of the server that this room needs.
     server: OnceCell<Box<dyn PeersNeeds>>,
     /// The last token.
     tokens: Cell<u64>,
@@ -73,7 +73,7 @@ struct PeersState {
     deadline: Cell<Option<i64>>,
     /// The server that asked for the work of the task that runs now, and its session.
     asker: Cell<Option<(Rank, u64)>>,
-    /// The most servers that this one tells something itself; it tells more through a tree.
+    /// The most servers that this one tells something itself; the rest hear it through a tree.
     fan_out: Cell<u32>,
     /// The number of requests of other servers, by operation.
     asked: RefCell<HashMap<&'static str, u64>>,
@@ -83,9 +83,9 @@ struct PeersState {
     trees: Cell<usize>,
 }
 
-/// The rest of the server, as far as sessions and debts concern it. It may be gone while a task still runs.
+/// The parts of the server that sessions and debts need. They may be gone while a task still runs.
 pub(in crate::cluster) trait PeersNeeds {
-    /// Makes the changes durable on which a message relies that is about to be sent.
+    /// Commits the changes, before a message that relies on them is sent.
     fn commit(&self);
     /// Shows programs the time until which they may believe leases of other servers' files.
     fn set_believed_until(&self, until_ns: Option<i64>);
@@ -93,12 +93,11 @@ pub(in crate::cluster) trait PeersNeeds {
     fn doubt(&self, home: Rank);
     /// True if this server uses files of another one, so that a session with it is wanted.
     fn uses_files_of(&self, home: Rank) -> bool;
-    /// The files of a server that this one holds, for the message that begins a session. `None`: the rest of this
-    /// server is gone.
+    /// The files of a server that this one holds, for the message that begins a session. `None`: this server is gone.
     fn held_of(&self, home: Rank) -> Option<peer::Begin>;
     /// Cuts files here to the sizes that their home reported when the session began.
     fn cut(&self, files: &[(Ino, u64)]);
-    /// A session with a server has begun.
+    /// Notes that a session with a server has begun.
     fn note_own_session(&self, with: Rank);
     /// Pays a debt of this server to itself.
     fn pay_here(&self, debt: debts::Debt) -> LocalBoxFuture<'static, Result<(), FsError>>;
@@ -138,7 +137,7 @@ impl PeerServers {
         }
     }
 
-    /// Sets the rest of the server. Called once, before a request is sent.
+    /// Sets the parts of the server that this room needs. Called once, before a request is sent.
     pub(in crate::cluster) fn set_server(&self, server: impl PeersNeeds + 'static) {
         let set = self.inner.server.set(Box::new(server));
         assert!(set.is_ok(), "the rest of a server is set once");
@@ -164,7 +163,7 @@ impl PeerServers {
         (0..self.inner.servers).map(Rank)
     }
 
-    /// The other servers that can be there.
+    /// The other servers that are not given up.
     pub(in crate::cluster) fn others(&self) -> Vec<Rank> {
         let is_other = |rank: &Rank| *rank != self.rank() && !self.is_given_up(*rank);
         self.ranks().filter(is_other).collect()

@@ -67,20 +67,20 @@ pub struct Sessions {
 struct Session {
     /// The number of the session in which this server asks.
     number: u64,
-    /// That session has ended, and must be begun anew.
+    /// True if that session has ended, and a new one must begin.
     ended: bool,
     /// The number of the other server's session that is served here.
     served: u64,
-    /// The served session has ended.
+    /// True if the served session has ended.
     refused: bool,
     /// The time at which the last answered call was sent.
     heard_ns: i64,
     /// An upper bound on the time at which the other server sent its last request; it may believe
     /// its leases for a term after that.
     asked_ns: i64,
-    /// Leases of the other server's files are believed here.
+    /// True if leases of the other server's files are believed here.
     believes: bool,
-    /// Something that the other server told was used since the last look.
+    /// True if something that the other server told was used since the last look.
     used: bool,
     /// The number of failed tries to begin a session.
     failures: u64,
@@ -217,13 +217,13 @@ impl PeerServers {
         self.inner.sessions.borrow_mut().session_with(rank).asked_ns + TERM_NS
     }
 
-    /// Refuses the requests of a server that could not be told something, until it begins a new
-    /// session and so believes nothing from before.
+    /// Refuses the requests of a server that missed a message, until it begins a new session and so believes nothing
+    /// from before.
     pub(in crate::cluster) fn refuse(&self, rank: Rank) {
         self.inner.sessions.borrow_mut().session_with(rank).refused = true;
     }
 
-    /// Waits until a server that could not be told has stopped believing its leases.
+    /// Waits until a server that missed a message has stopped believing its leases.
     pub(in crate::cluster) async fn outwait(&self, rank: Rank) {
         self.refuse(rank);
         self.served_or(rank, self.believed_until(rank)).await;
@@ -414,8 +414,7 @@ impl PeerServers {
         Ok(Some(answer))
     }
 
-    /// Asks another server, for as long as that takes. `None` if it was restarted, and it is unknown
-    /// if it acted.
+    /// Asks another server, without a time limit. `None` if it was restarted, and it is unknown if it acted.
     pub(super) async fn surely_told<O>(&self, to: Rank, op: O) -> Option<Result<O::Reply, FsError>>
     where
         O: PeerOperation + 'static,
@@ -433,7 +432,7 @@ impl PeerServers {
         }
     }
 
-    /// Waits, as long as for any call, for the result of a task that asks a server surely.
+    /// Waits, as long as any call does, for the result of a task that asks a server surely.
     pub(in crate::cluster) async fn told_or_lost<T>(
         &self,
         to: Rank,
@@ -541,7 +540,7 @@ impl PeerServers {
         true
     }
 
-    /// Notes that something a server told is used without asking it.
+    /// Notes that this node uses something that a server told, without a request to it.
     pub(in crate::cluster) fn use_lease(&self, of: Rank) {
         self.inner.sessions.borrow_mut().session_with(of).used = true;
     }

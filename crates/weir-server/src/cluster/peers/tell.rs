@@ -5,12 +5,11 @@
 //! same way. So no server sends more than a few messages, and the time grows with the logarithm of
 //! the number of servers. A server replies when all servers below it have replied.
 //!
-//! If the first server of a share is not reached, its parent takes over the rest. The reply names
-//! the servers that were not reached; the root then tries them itself, since a server that its
-//! parent cannot reach may have its lease from the root and continue to believe it. So a server may
-//! be told twice, and every message is such that this does no harm; for truncations see
-//! `files/stand_ins/truncate.rs`. The whole ends, because each level waits no longer than
-//! for a server that does not answer.
+//! If the first server of a share is not reached, its parent takes over the rest. The reply names the servers that were
+//! not reached, and the root then tries them itself: a server that its parent cannot reach may have its lease from the
+//! root, and continue to believe it. So a server may hear a message twice, and every message is harmless when repeated;
+//! for truncations see `files/stand_ins/truncate.rs`. Telling ends, because each level waits at most as long as for a
+//! server that does not answer.
 
 use futures_util::future::join_all;
 use weir_core::placement::tree::shares;

@@ -73,7 +73,7 @@ impl<M: ClientMemory + Send + Sync> Landing for Arrival<M> {
     }
 
     fn finish(mut self: Box<Self>, result: Result<(), ReadError>) {
-        // The task that asked for the bytes notes why they did not come.
+        // A failure is noted where this landing is wrapped (`fetch::watched`).
         self.whole = result.is_ok();
     }
 }

@@ -1,10 +1,10 @@
 //! Bytes of other nodes for clients of this one.
 //!
-//! A client asks for reads, each of one server. A read gets a place in the node's pool and a slot
-//! of the client's region. The fabric receives the bytes into the place and counts them in the
-//! slot, and the client copies them from there: they do not pass this thread. The fabric and the
-//! client finish with a place independently. When both have, the next look finds the place free;
-//! the server looks when places are asked for.
+//! A client requests reads, each from one server. A read gets a place in the node's pool and a slot of
+//! the client's region. The fabric receives the bytes into the place and counts them in the slot, and
+//! the client copies them from there: they do not pass this thread. The fabric and the client finish
+//! with a place independently. When both have, the next look finds the place free; the server looks when
+//! places are asked for.
 //!
 //! Bytes of laminated files stay in the pool ([`crate::cluster::reads::kept`]) until their room is
 //! needed.
@@ -370,7 +370,7 @@ impl<S: ReadsNeeds> RemoteReads<S> {
         pool.take_place(bytes)
     }
 
-    /// Takes back the places that are no longer used, and if need be those of reads ahead.
+    /// Takes back the places that are no longer used, and if necessary those of reads ahead.
     fn make_room(
         &self,
         pool: &mut Pool,
@@ -483,7 +483,7 @@ fn evict_kept(pool: &mut Pool, kept: &mut CachedReads) -> bool {
     gone.is_some()
 }
 
-/// Takes a place, if need be that of a kept entry.
+/// Takes a place, if necessary that of a kept entry.
 fn take_place(pool: &mut Pool, kept: &mut CachedReads, bytes: u32) -> Option<u32> {
     loop {
         let at = pool.take_place(bytes);

@@ -116,8 +116,7 @@ impl CachedReads {
         true
     }
 
-    /// Lets go of the entry that was unused for the longest time. Returns its place, which is now
-    /// free.
+    /// Drops the entry that was unused for the longest time. Returns its place, which is now free.
     pub fn evict(&mut self) -> Option<(u32, u32)> {
         let (_, id) = self.idle.pop_first()?;
         let entry = self.entries.remove(&id)?;
@@ -141,7 +140,7 @@ fn key_of(ino: Ino, first: &LogRange) -> Key {
     (ino, first.rank, first.slab, first.pos)
 }
 
-/// The same bytes in as few ranges as there are.
+/// The same bytes in as few ranges as possible.
 fn merged(ranges: &[LogRange]) -> Vec<LogRange> {
     let mut out: Vec<LogRange> = Vec::with_capacity(ranges.len());
     for range in ranges {

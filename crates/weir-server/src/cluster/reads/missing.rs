@@ -163,7 +163,7 @@ impl<S: ReadsNeeds> RemoteReads<S> {
         format!("{ino:?}, whose name is at {node}")
     }
 
-    /// A server can be reached again: later failures to read from it are logged anew.
+    /// Handles a server that can be reached again: later failures to read from it are logged anew.
     pub(in crate::cluster) fn expect_again(&self, rank: Rank) {
         let mut missing = self.state().missing.borrow_mut();
         missing.told.retain(|(_, from)| *from != rank);

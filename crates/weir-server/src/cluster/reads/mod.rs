@@ -36,7 +36,7 @@ mod pool;
 #[cfg(test)]
 mod tests;
 
-/// The rest of the server, as far as reads of other nodes' bytes concern it.
+/// The parts of the server that reads of other nodes' bytes need.
 pub(in crate::cluster) trait ReadsNeeds: FindsPaths {
     /// The shared memory of a client.
     type Memory: ClientMemory + 'static;
@@ -45,7 +45,7 @@ pub(in crate::cluster) trait ReadsNeeds: FindsPaths {
     fn reads_state(&self) -> &ReadsState<Self::Memory>;
     /// The memory of a client, if there is one of that number.
     fn memory_of(&self, id: ClientId) -> Option<Arc<Self::Memory>>;
-    /// Gets memory for so many bytes of the pool; returns the number that have some.
+    /// Allocates memory for `wanted` bytes of the pool; returns the number of bytes that have memory.
     fn pool_memory(&self, wanted: usize) -> usize;
     /// See [`Platform::landing`].
     fn landing(

@@ -11,7 +11,7 @@ const STEP: usize = 8 << 20;
 /// The pool's units.
 #[derive(Debug)]
 pub struct Pool {
-    /// True: taken.
+    /// True for a unit that is taken.
     units: Vec<bool>,
     /// The number of units that have memory.
     present: usize,
@@ -41,7 +41,7 @@ impl Pool {
         (wanted > self.present).then_some(wanted * UNIT)
     }
 
-    /// Returns true if the memory of the pool is large enough for a place of so many bytes.
+    /// Returns true if the memory of the pool is large enough for a place of `bytes` bytes.
     pub fn may_fit(&self, bytes: u32) -> bool {
         units(bytes) <= self.present
     }
@@ -60,7 +60,7 @@ impl Pool {
         u32::try_from(first * UNIT).ok()
     }
 
-    /// Gives back a place that was taken for so many bytes.
+    /// Gives back a place that was taken for `bytes` bytes.
     pub fn give_back(&mut self, at: u32, bytes: u32) {
         let first = at as usize / UNIT;
         let place = &mut self.units[first..first + units(bytes)];
@@ -69,7 +69,7 @@ impl Pool {
         self.used -= place.len();
     }
 
-    /// Returns true if a quarter would stay free after a place of so many bytes were taken.
+    /// Returns true if a quarter would stay free after a place of `bytes` bytes were taken.
     pub fn has_plenty(&self, bytes: u32) -> bool {
         4 * (self.used + units(bytes)) <= 3 * self.units.len()
     }

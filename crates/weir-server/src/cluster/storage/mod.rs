@@ -1,12 +1,12 @@
 //! Storage: segments that clients are lent, and memory behind shared tables.
 //!
-//! Keeps: the space of which segments are parts; `Platform` keeps the rest.
+//! Keeps: the space that segments are cut from; `Platform` keeps the rest.
 //!
 //! Invariant: no process touches a page of shared memory that is not known to have memory.
 //!
 //! May use: [`relief::ReliefNeeds`]; `space` publishes by `extents`.
 //!
-//! Interface: `lend_segment`, `end_lease`, which stay on `Node`: they take in what clients wrote;
+//! Interface: `lend_segment`, `end_lease`, which stay on `Node`, since they harvest the writes of clients;
 //! `SegmentTables` counts the living bytes of slabs for `extents`; `grow` gets memory for a table.
 //!
 //! | file | subject |

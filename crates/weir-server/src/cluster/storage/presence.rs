@@ -1,8 +1,8 @@
 //! Memory behind the tables that are shared with clients, before they are touched.
 //!
-//! The tables are sparse files. When a process first touches a page for which the file system has
-//! no room, the kernel kills it. So a table is used only as far as [`Platform::present`] says that
-//! there is memory; an operation that needs more gets `NoSpace`.
+//! The tables are sparse files. When a process first touches a page for which the file system has no room, the kernel
+//! kills it. So a table is used only up to the entries for which [`Platform::present`] has reported memory; an
+//! operation that needs more gets `NoSpace`.
 //!
 //! The tables of names grow ahead, whenever changes are committed (`names/memory.rs`). The others
 //! grow when an entry is to be lent.

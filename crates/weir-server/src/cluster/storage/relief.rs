@@ -1,9 +1,9 @@
 //! Writes that wait for room.
 //!
-//! A write to an elevated tree that finds no room waits while the process that moves the tree makes some.
-//! That process reports to each server now and then; a server that hears nothing of one, or that there is
-//! nothing to be moved, lets the writes fail with ENOSPC. A write waits by repeated requests, each for a short
-//! time, so that one of a process that is gone ends.
+//! A write to an elevated tree that finds no room waits while the process that moves the tree makes some. That process
+//! reports to each server now and then. If a server gets no reports, or a report that there is nothing to move, it lets
+//! the writes fail with ENOSPC. A write waits by repeated short requests, so that the wait of a process that is gone
+//! ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -40,13 +40,13 @@ pub(in crate::cluster) struct RoomRelief {
 #[derive(Clone, Copy, Debug)]
 struct OutlookReport {
     at_ns: i64,
-    /// The time from which on it holds.
+    /// The time from which it holds.
     since_ns: i64,
     outlook: RoomOutlook,
 }
 
 impl RoomRelief {
-    /// True if a write that has waited since then goes on waiting.
+    /// True if a write that has waited since `since_ns` goes on waiting.
     fn has_hope(&self, since_ns: i64, now_ns: i64) -> bool {
         let reports = self.reports.borrow();
         reports
@@ -66,7 +66,7 @@ impl OutlookReport {
                 let patience_ns = patience_ms.saturating_mul(1_000_000);
                 u64::try_from(now_ns - since_ns).is_ok_and(|waited| waited < patience_ns)
             }
-            // It may speak of what was there before this write.
+            // A report from before the write says nothing about its bytes.
             RoomOutlook::Hopeless => since_ns > self.since_ns,
         }
     }
@@ -78,7 +78,7 @@ struct WaitingWrite<'r>(&'r RoomRelief);
 impl<'r> WaitingWrite<'r> {
     fn begin(relief: &'r RoomRelief) -> WaitingWrite<'r> {
         relief.waiting.set(relief.waiting.get() + 1);
-        // One whose time is over is gone.
+        // A watcher whose time is over is gone.
         for watcher in relief.watchers.borrow_mut().drain(..) {
             let _ = watcher.send(());
         }
@@ -92,7 +92,7 @@ impl Drop for WaitingWrite<'_> {
     }
 }
 
-/// The rest of the server, as far as waiting for room concerns it.
+/// The parts of the server that waiting for room needs.
 pub(in crate::cluster) trait ReliefNeeds: FindsPaths {
     /// The reports and the writes that wait.
     fn relief_state(&self) -> &RoomRelief;
@@ -100,7 +100,7 @@ pub(in crate::cluster) trait ReliefNeeds: FindsPaths {
     fn room(&self) -> FsStat;
 }
 
-/// Writes that wait for room, and the reports of those that make it.
+/// Writes that wait for room, and the reports of the processes that make room.
 #[derive(Clone)]
 pub(in crate::cluster) struct Relief<S> {
     server: S,
@@ -157,7 +157,7 @@ impl<S: ReliefNeeds> Relief<S> {
         }
     }
 
-    /// Tells a server what the process that moves an elevated tree reports.
+    /// Passes a report of the process that moves an elevated tree to a server.
     pub(in crate::cluster) async fn report_relief_for_client(
         &self,
         op: ReportRelief,

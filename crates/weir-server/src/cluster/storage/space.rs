@@ -1,8 +1,9 @@
 //! Lending segments, and making room.
 //!
-//! The server looks for room in this order: free units; space that was deleted, overwritten or
-//! closed and not harvested yet; segments that clients have not begun to use, whether they run or
-//! not; dead bytes between living ones. If all of these fail, there is no room.
+//! The server looks for room in this order: free units; space that was deleted, overwritten or closed and not
+//! harvested yet; the unused ends of other clients' segments; dead bytes between living ones (gaps). If all
+//! of these fail, there is no room. After each such look the server lends up to [`LOOK_EVERY`] gaps, if there
+//! are no free units, before it looks through all of it again.
 
 use std::sync::atomic::Ordering;
 
@@ -19,11 +20,11 @@ use crate::node::{ClientMemory, Node, Platform, Space};
 
 /// The number of gaps lent before the server looks for whole units again.
 pub(super) const LOOK_EVERY: u32 = 256;
-/// Segments are lent and taken back in multiples of so many bytes.
+/// Segments are lent and taken back in multiples of this many bytes.
 const UNIT_BYTES: u64 = 1 << 20;
-/// No segment takes more than one part in so many of the node's capacity, unless that is less than
-/// [`UNIT_BYTES`]. A file reserves bytes of its writer's segment which the server cannot take back;
-/// in a small instance a few writers of several files each would hold all of it.
+/// No segment takes more than one part in so many of the node's capacity, unless that is less than [`UNIT_BYTES`], or a
+/// client needs more at once. A file reserves bytes of its writer's segment which the server cannot take back; in a
+/// small instance a few writers of several files each would hold all of it.
 const SEGMENTS_AT_LEAST: u64 = 32;
 
 impl<P: Platform> Cluster<P> {
@@ -171,7 +172,7 @@ impl<P: Platform> Node<'_, P> {
     }
 }
 
-/// The length of the longest segment to lend on a node with a capacity of so many bytes.
+/// The length of the longest segment to lend on a node of this capacity.
 pub(super) fn largest_segment_of(capacity_bytes: u64) -> u64 {
     let share = capacity_bytes / SEGMENTS_AT_LEAST;
     share

@@ -135,7 +135,7 @@ impl<S: FilesNeeds> Truncation<S> {
         let _sent = extents.hold_publishing(ino).await?;
         self.server
             .node(|node| node.names().check_size(ino, size))?;
-        // A publish that could not be sent is not sent later.
+        // This includes publishes under way, which may have reached only some of the servers.
         let old = self.note_published_end(ino, 0);
         // Erase before any node, this one too, gives up its unpublished bytes. Otherwise its
         // programs see the older published bytes there: if an append makes the file longer
@@ -153,10 +153,9 @@ impl<S: FilesNeeds> Truncation<S> {
         Ok((old, erased))
     }
 
-    /// Erases the bytes behind the new end of a file that were published since
-    /// [`Truncation::cut_published`]: by other nodes, up to `behind`, and by this one. Its programs may
-    /// have written since; what they have not published is given up too. Else an older write of theirs
-    /// would stay where a newer one is gone. Returns as that does.
+    /// Erases the bytes behind the new end of a file that were published since [`Truncation::cut_published`]: by other
+    /// nodes, up to `behind`, and by this one. Unpublished writes of this node since then are given up, too; otherwise
+    /// an older one could stay where a newer one is erased. Returns the same as [`Truncation::cut_published`].
     async fn cut_again(
         &self,
         ino: Ino,
@@ -167,7 +166,7 @@ impl<S: FilesNeeds> Truncation<S> {
         let _sent = extents.hold_publishing(ino).await?;
         // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let old = self.note_published_end(ino, behind);
-        // The size first: that of bytes which other nodes publish while others are erased has to stay.
+        // Set the size first: other nodes may publish during the erasure, and the size that they report must stay.
         self.cut_own(ino, size)?;
         let erased = self
             .server
@@ -177,8 +176,8 @@ impl<S: FilesNeeds> Truncation<S> {
         Ok((old, erased))
     }
 
-    /// Notes and returns the end up to which bytes of a file that is being cut may have been published:
-    /// by other nodes up to `behind`.
+    /// Notes and returns the end up to which bytes of a file that is being cut may have been published; other nodes
+    /// have published up to `behind`.
     fn note_published_end(&self, ino: Ino, behind: u64) -> u64 {
         let here = self
             .server
@@ -216,7 +215,7 @@ impl<S: FilesNeeds> Truncation<S> {
         Ok(())
     }
 
-    /// Cuts a file here, for its home, which erases the published bytes after that.
+    /// Cuts a file here on behalf of its home, which then erases the published bytes.
     pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
         let session = self.server.peers().session_now(ino.rank());
@@ -260,7 +259,7 @@ impl<S: FilesNeeds> Truncation<S> {
         number
     }
 
-    /// Forgets the number of the last truncation: a restarted home may begin anew with its numbers.
+    /// Forgets the number of the last truncation: a restarted home may number its truncations anew.
     pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
         if let Some(known) = self.state().stand_ins.borrow_mut().get_mut(&ino) {
             known.cut = 0;

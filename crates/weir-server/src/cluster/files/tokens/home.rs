@@ -111,8 +111,8 @@ impl<S: FilesNeeds> FileTokens<S> {
         }
     }
 
-    /// Makes all nodes except the reader's publish their bytes of a raw file of this server, and
-    /// write no more of it without asking.
+    /// Makes all nodes except the reader's publish their bytes of a raw file of this server, and ask before they write
+    /// it again.
     pub(in crate::cluster::files) async fn end_writers(
         &self,
         ino: Ino,
@@ -122,8 +122,8 @@ impl<S: FilesNeeds> FileTokens<S> {
         self.take_back(ino, &holders).await
     }
 
-    /// Makes other nodes publish their bytes of a raw file of this server from `end` on, and write
-    /// no more there without asking.
+    /// Makes other nodes publish their bytes of a raw file of this server from `end` on, and ask before they
+    /// write there again.
     pub(in crate::cluster::files) async fn end_writes_behind(
         &self,
         ino: Ino,
@@ -238,8 +238,7 @@ impl<S: FilesNeeds> FileTokens<S> {
         all_of(self.server.peers().tell(&others, &news).await).map(drop)
     }
 
-    /// Ends the token of a node that writes a file of this server no more, and has published its
-    /// bytes.
+    /// Ends the token of a node that no longer writes a file of this server, and has published its bytes.
     pub(in crate::cluster::files) fn end_token(&self, ino: Ino, writer: Rank) {
         let mut tokens = self.state().write_tokens.borrow_mut();
         if writer == self.server.rank() {
