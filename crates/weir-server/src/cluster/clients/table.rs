@@ -297,10 +297,7 @@ impl<M: ClientMemory> Clients<M> {
                 return Err(RecoverError::Client(*id));
             }
             let Some(memory) = memory(*id) else {
-                tracing::warn!(
-                    client = id.0,
-                    "its region is gone, and what it had written there"
-                );
+                tracing::warn!(client = id.0, "its region is gone, with the records in it");
                 continue;
             };
             let kind = match memory.header().mount.load(Ordering::Relaxed) {

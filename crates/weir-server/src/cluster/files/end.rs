@@ -271,7 +271,7 @@ impl<S: FilesNeeds> FileEnds<S> {
         }
         // Other nodes may have it open, and read this node's bytes.
         if let Err(error) = self.server.extents().publish(ino).await {
-            tracing::warn!(?ino, %error, "what was written to a removed file");
+            tracing::warn!(?ino, %error, "writes to a removed file cannot be published");
         }
         self.let_go_of(ino).await;
     }

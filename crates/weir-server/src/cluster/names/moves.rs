@@ -327,7 +327,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             self.server.peers().spawn(async move {
                 let made = this.sticking(&key, this.make_change(token)).await;
                 if let Err(error) = made {
-                    tracing::warn!(?key, %error, "a name that was being changed is not");
+                    tracing::warn!(?key, %error, "a change of a name failed");
                     this.end_change(token);
                 }
                 this.state().name_locks.unlock(&key, own);
@@ -354,7 +354,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server.peers().spawn(async move {
             let ended = this.ended(&key, &locked, over);
             if let Err(error) = this.sticking(&key, ended).await {
-                tracing::error!(?key, %error, "what came of a rename");
+                tracing::error!(?key, %error, "the outcome of a rename cannot be found out");
             }
             this.state().name_locks.give_back(&key, own);
         });
@@ -370,7 +370,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         match select(Box::pin(act), late).await {
             Either::Left((done, _)) => done,
             Either::Right(((), act)) => {
-                tracing::warn!(?key, "it is not known yet what came of a rename");
+                tracing::warn!(?key, "the outcome of a rename is not known yet");
                 self.state().name_locks.stick(key);
                 act.await
             }
@@ -445,7 +445,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
             .await;
         let made = self.make_change_held(token).await;
         if let Err(error) = made {
-            tracing::warn!(?token, %error, "the first step of a rename");
+            tracing::warn!(?token, %error, "the first step of a rename failed");
             self.end_change(token);
         }
         let change = moves.changes.borrow().get(&token).cloned();
@@ -786,7 +786,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
                     then: from.then,
                 };
                 if let Err(error) = this.at_last(home, leave).await {
-                    tracing::error!(?was, %error, "the second step of a rename");
+                    tracing::error!(?was, %error, "the second step of a rename failed");
                 }
                 this.end_change(token);
             }

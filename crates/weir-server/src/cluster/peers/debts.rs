@@ -265,7 +265,7 @@ impl PeerServers {
                 Err(error) => Err(error),
             };
             if let Err(error) = &done {
-                tracing::debug!(to = to.0, op = O::NAME, %error, "what was owed");
+                tracing::debug!(to = to.0, op = O::NAME, %error, "a debt could not be paid");
             }
             return Ok(done);
         }
@@ -314,7 +314,7 @@ pub(in crate::cluster) fn link_taken(ino: Ino) -> peer::Relink {
 
 fn log_unpaid(to: Rank, paid: Result<(), FsError>) {
     if let Err(error) = paid {
-        tracing::debug!(to = to.0, %error, "what was owed");
+        tracing::debug!(to = to.0, %error, "a debt could not be paid");
     }
 }
 

@@ -102,8 +102,8 @@ impl<S: ReadsNeeds> RemoteReads<S> {
                     rank = rank.0,
                     node,
                     "bytes of a file that only this node has cannot be read: its readers get EIO. \
-                     `weir status` says whether its server is lost; if it does not come back, so \
-                     are they, and the file is to be written or staged in again"
+                     `weir status` shows if its server is lost. If it does not come back, the \
+                     bytes are lost, too: write the file or stage it in again"
                 );
             });
         }
@@ -130,8 +130,8 @@ impl<S: ReadsNeeds> RemoteReads<S> {
                 file,
                 home,
                 %error,
-                "what programs of this node wrote to a file cannot be published: those of other \
-                 nodes do not see it. It is tried again, and kept here until then"
+                "writes of this node to a file cannot be published: programs of other nodes do \
+                 not see them. The server tries again, and keeps the bytes until then"
             );
         });
     }
