@@ -1,7 +1,7 @@
 //! The command that analyses a file: its arguments, its process, its time limit.
 //!
-//! It is the leader of a process group of its own, so that all that it started ends with it at its time limit. It
-//! reads nothing, and writes where `weir analyze` does.
+//! The command leads a process group of its own, so that a timeout ends every process that it started. It reads from
+//! /dev/null, and writes where `weir analyze` writes.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,12 +19,12 @@ use crate::supervise;
 
 /// Stands for the path in an argument.
 const PLACE: &[u8] = b"{}";
-/// The time between two looks if a command has ended: the first, and the longest.
+/// The first and the longest pause between two checks for the end of a command.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// The time between SIGTERM and SIGKILL.
 const END_TIME: Duration = Duration::from_secs(2);
-/// The time for which a killed process is waited for. It may be in a call of a file system that hangs.
+/// The longest wait for a killed process: it may be in a call of a file system that hangs.
 const KILLED_TIME: Duration = Duration::from_secs(5);
 
 /// The command of `weir analyze`.
@@ -70,7 +70,7 @@ impl AnalysisEnd {
 }
 
 impl AnalysisCommand {
-    /// Runs it for a file. `tick` is called all the time; `stop` ends it.
+    /// Runs the command for a file. Calls `tick` repeatedly while it runs; `stop` ends it.
     pub fn run(&self, path: &Path, stop: &AtomicBool, mut tick: impl FnMut()) -> AnalysisEnd {
         let words = words_for(&self.words, path);
         let mut start = Command::new(&words[0]);
@@ -101,11 +101,11 @@ impl AnalysisCommand {
     }
 }
 
-/// Ends a command, and all that it has started and that is still in its group.
+/// Ends a command, and every process of its group.
 fn end_group(child: &mut Child, tick: &mut impl FnMut()) {
     let group = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
     for (signal, time) in [(Signal::SIGTERM, END_TIME), (Signal::SIGKILL, KILLED_TIME)] {
-        // Of a group without a process nothing is left to end.
+        // If the group has no process any more, there is nothing to end.
         let _ = killpg(group, signal);
         let is_over = |began: Instant| {
             tick();
@@ -113,14 +113,14 @@ fn end_group(child: &mut Child, tick: &mut impl FnMut()) {
         };
         let has_ended = wait_until(child, is_over).is_ok_and(|status| status.is_some());
         if has_ended && signal == Signal::SIGTERM {
-            // Its children may ignore what it did not.
+            // Its children may ignore SIGTERM, though it did not.
             let _ = killpg(group, Signal::SIGKILL);
             return;
         }
     }
 }
 
-/// Waits for a command until its time is over; `None`: it runs.
+/// Waits for a command to end, or for `is_over` to return true; `None`: the command still runs.
 fn wait_until(
     child: &mut Child,
     mut is_over: impl FnMut(Instant) -> bool,
@@ -139,7 +139,7 @@ fn wait_until(
     }
 }
 
-/// The words of a command for a path: it replaces each `{}`, or is the last word if there is none.
+/// The words of a command for a path: the path replaces each `{}`, or becomes the last word if there is none.
 fn words_for(words: &[OsString], path: &Path) -> Vec<OsString> {
     let path = path.as_os_str();
     let mut replaced: Vec<OsString> = words.iter().map(|word| put_path(word, path)).collect();

@@ -1,10 +1,10 @@
 //! `weir analyze`: runs a command for each file that programs have written, before it is moved.
 //!
-//! The processes that drain (`drain/analyzers.rs`) say which files, and hold them back meanwhile. This process
-//! comes to each of them, with as many connections as it may run commands at once (`worker`), runs the user's
-//! `command`, and keeps a `tally`. If it ends, however, its connections do, and nothing is held back for it.
+//! The drain processes (`drain/analyzers.rs`) choose the files, and hold them back until they are analysed. This process
+//! opens one connection to each of them for each command that may run at once (`worker`), runs the user's `command`, and
+//! keeps a `tally`. When it ends, its connections close, and the drains hold back nothing for it.
 //!
-//! Left out: files that were moved before it came, and analyses on other nodes.
+//! Left out: files that were moved before this process connected, and analyses on other nodes.
 
 mod command;
 mod tally;
@@ -36,9 +36,9 @@ use command::AnalysisCommand;
 use tally::AnalysisTally;
 use worker::{AnalyzerState, JobSlots, WorkerEnd};
 
-/// The time between two looks for processes that drain.
+/// The interval between two searches for drain processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// The time after which it is told that there is none.
+/// The time after which a message says that there is no drain process.
 const TELL_TIME: Duration = Duration::from_secs(3);
 
 /// `weir analyze`.
@@ -88,7 +88,7 @@ pub fn analyze(
     }
 }
 
-/// Has a signal that ends a process end the commands first; the number of the signal that came.
+/// Makes a signal that ends a process end the commands first. Returns the number of the signal that came; 0: none yet.
 fn hear_signals(state: &Arc<AnalyzerState>) -> Result<Arc<AtomicI32>> {
     let came = Arc::new(AtomicI32::new(0));
     let (state, note) = (Arc::clone(state), Arc::clone(&came));
@@ -114,7 +114,7 @@ struct FileAnalyzer {
     /// The number of connections to each process.
     jobs: usize,
     state: Arc<AnalyzerState>,
-    /// The sockets of processes that it has come to.
+    /// The sockets of the drain processes to which it has connected.
     known: HashSet<PathBuf>,
     /// Connections that have not ended.
     working: usize,
@@ -127,8 +127,7 @@ struct FileAnalyzer {
 }
 
 impl FileAnalyzer {
-    /// Works for all processes that drain the instance, until they have ended. `patience`: the time for which it
-    /// waits for the first.
+    /// Works for all drain processes of the instance until they have ended. `patience`: the longest wait for the first one.
     fn work(&mut self, patience: Duration) -> Result<(), Failure> {
         let began = Instant::now();
         let mut is_told = false;
@@ -163,15 +162,15 @@ impl FileAnalyzer {
         }
     }
 
-    /// Comes to processes that were not there before.
+    /// Connects to new drain processes.
     fn come_to_all(&mut self) -> Result<(), Failure> {
-        // The run directory goes with the instance.
+        // The run directory is removed with the instance.
         for socket in sockets(&self.run_dir).unwrap_or_default() {
             if self.known.contains(&socket) {
                 continue;
             }
             for _ in 0..self.jobs {
-                // Of a process that was killed, or has just ended.
+                // The socket of a process that was killed, or has just ended, refuses connections.
                 let Ok(stream) = UnixStream::connect(&socket) else {
                     break;
                 };
@@ -188,7 +187,7 @@ impl FileAnalyzer {
         let socket = socket.to_owned();
         let work = move || {
             let end = state.serve(&stream);
-            // Before anybody hears of it: nothing is held back for this one any more.
+            // Close the connection before the end is noted: then the drain holds back nothing for it any more.
             drop(stream);
             let _ = tell_end.send(EndedConnection { socket, end });
         };
@@ -201,7 +200,7 @@ impl FileAnalyzer {
         self.working -= 1;
         match ended.end {
             WorkerEnd::Finished { unanalysed } => {
-                // Each connection is told the same.
+                // A process sends its number to each connection: it counts once.
                 let all = self.unanalysed.entry(ended.socket).or_default();
                 *all = unanalysed.max(*all);
             }
@@ -214,7 +213,7 @@ impl FileAnalyzer {
         self.unanalysed.values().sum()
     }
 
-    /// The last line.
+    /// Prints the totals.
     fn tell_totals(&self) {
         let files = self.state.tally.files();
         let mut parts = vec![format!("{} files analysed", files.analysed)];
@@ -233,7 +232,7 @@ impl FileAnalyzer {
     fn judge(&self) -> Result<(), Failure> {
         if self.is_lost {
             return Err(anyhow!(
-                "the connection to a process that moves files was lost: what is written from now on is moved \
+                "the connection to a process that moves files was lost: files written from now on are moved \
                  without an analysis"
             )
             .into());

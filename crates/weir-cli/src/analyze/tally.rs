@@ -23,7 +23,7 @@ pub struct FinishedAnalysis {
 }
 
 impl FinishedAnalysis {
-    /// A word for scripts.
+    /// The outcome as a word, for scripts.
     fn outcome(&self) -> &'static str {
         match &self.end {
             end if end.has_succeeded() => "analysed",
@@ -80,12 +80,12 @@ impl AnalysisTally {
         }
     }
 
-    /// Counts a result, and tells it.
+    /// Counts a result, and prints it.
     pub fn note(&self, done: &FinishedAnalysis) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.analysed += u64::from(done.end.has_succeeded());
         files.failed += u64::from(done.is_failure());
-        // Under the lock: a line is whole.
+        // Printed under the lock, so that lines do not mix.
         if self.in_json {
             outln!("{}", done.in_json());
             let _ = std::io::stdout().flush();

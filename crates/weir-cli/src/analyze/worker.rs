@@ -15,7 +15,7 @@ use crate::drain::messages::{
     SILENCE_LIMIT,
 };
 
-/// The time between two words to a drain: a part of that after which it takes us for lost.
+/// The interval between two signs of life to a drain: a part of `SILENCE_LIMIT`, after which the drain counts us as lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The commands that may run at once, in all connections.
@@ -25,7 +25,7 @@ pub struct JobSlots {
     changed: Condvar,
 }
 
-/// A command that may run.
+/// The right to run one command.
 #[derive(Debug)]
 struct JobSlot<'s>(&'s JobSlots);
 
@@ -37,7 +37,7 @@ impl JobSlots {
         }
     }
 
-    /// Waits for a free one for some time.
+    /// Waits up to `time` for a free slot.
     fn take_slot(&self, time: Duration) -> Option<JobSlot<'_>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -86,7 +86,7 @@ impl AnalyzerState {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Works for a drain until one of both ends.
+    /// Works for a drain until the drain or this process ends.
     pub fn serve(&self, stream: &UnixStream) -> WorkerEnd {
         match self.obey(stream) {
             _ if self.is_stopped() => WorkerEnd::Stopped,
@@ -95,7 +95,8 @@ impl AnalyzerState {
         }
     }
 
-    /// Obeys the orders of a drain up to the last; returns the number of files that it has moved without us.
+    /// Obeys the orders of a drain up to the last one. Returns the number of files that the drain moves without an
+    /// analysis.
     fn obey(&self, stream: &UnixStream) -> io::Result<u64> {
         stream.set_read_timeout(Some(SILENCE_LIMIT))?;
         stream.set_write_timeout(Some(SILENCE_LIMIT))?;
@@ -123,7 +124,8 @@ impl AnalyzerState {
         }
     }
 
-    /// Analyses a file. If nothing is held back any more, returns the number of files that are moved without us.
+    /// Analyses a file. If the drain holds back nothing any more, returns the number of files that it moves without an
+    /// analysis.
     fn analyze(
         &self,
         stream: &UnixStream,
@@ -149,7 +151,7 @@ impl AnalyzerState {
         let end = self.command.run(&path, &self.stop, || {
             if told.elapsed() >= HEARTBEAT {
                 told = Instant::now();
-                // If nobody listens any more, that shows when the command has ended.
+                // A lost connection is noticed when the command has ended.
                 let _ = send(stream, &AnalyzerReply::Alive);
             }
         });
@@ -178,10 +180,10 @@ impl AnalyzerState {
         succeeded: bool,
     ) -> io::Result<AnalysisOrder> {
         if self.is_stopped() {
-            // The end of the connection says it.
+            // The end of the connection tells the drain.
             return Err(io::ErrorKind::Interrupted.into());
         }
-        // A drain that has ended may have said so before.
+        // A drain that has ended may have sent its last order before: read it even if the send failed.
         let sent = send(stream, &AnalyzerReply::Ended { succeeded });
         receive(reader, LINE_BYTES).map_err(|error| sent.err().unwrap_or(error))
     }

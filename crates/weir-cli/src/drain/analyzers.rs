@@ -1,7 +1,7 @@
 //! The analyzers of a drain (`weir analyze`), each with one connection for each command that it may run at once.
 //!
-//! The drain gives orders, and the analyzer answers. One that says nothing for some time is taken for lost: it
-//! hangs, or was stopped. With its last connection an analyzer has left, and nothing is held back for it any more.
+//! The drain gives orders, and the analyzer answers. One that is silent for `SILENCE_LIMIT` counts as lost: it hangs, or
+//! was stopped. When its last connection ends, an analyzer has left, and nothing is held back for it any more.
 
 use std::io::{self, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use super::messages::{
     receive, send, AnalysisOrder, AnalyzerArrival, AnalyzerReply, LINE_BYTES, SILENCE_LIMIT,
 };
 
-/// The time between two looks if an analyzer without a file is there.
+/// The interval between two checks that an idle analyzer is alive.
 const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 /// The root of the tree of an instance.
 const ROOT: &str = "/";
@@ -31,7 +31,7 @@ pub struct AnalyzerService {
     roots: Vec<PathBuf>,
 }
 
-/// Has an analyzer leave when its connection ends.
+/// Notes that an analyzer leaves when its connection ends.
 struct AnalyzerGuard<'s> {
     table: &'s AnalysisTable,
     id: AnalyzerId,
@@ -86,7 +86,7 @@ impl AnalyzerService {
         }
     }
 
-    /// Has an analyzer work at a file.
+    /// Gives a file to an analyzer, and returns the result of the analysis.
     fn hand_out(
         &self,
         stream: &UnixStream,
@@ -97,7 +97,7 @@ impl AnalyzerService {
         let path = self.roots[0].join(&task.path);
         let path = path.as_os_str().as_bytes().to_vec();
         send(stream, &AnalysisOrder::Analyze { path })?;
-        // It may wait for another command to end.
+        // The analyzer may wait for another of its commands to end.
         while receive_reply(reader)? == AnalyzerReply::Alive {}
         if !self.is_current(task) {
             send(stream, &AnalysisOrder::Skip)?;
@@ -111,7 +111,7 @@ impl AnalyzerService {
                     TaskResult::Failed
                 }
                 AnalyzerReply::Ended { succeeded: false } => TaskResult::Outdated,
-                // Its command may outlive this process.
+                // This process does not wait for the command: it may run for long.
                 AnalyzerReply::Alive if self.table.is_closed() => {
                     self.release(stream, id)?;
                     return Err(io::ErrorKind::ConnectionAborted.into());
@@ -134,7 +134,7 @@ impl AnalyzerService {
         is_current(&self.instance, Path::new(ROOT), task)
     }
 
-    /// The choice that patterns make, as those of drain.only do.
+    /// The filter that patterns describe, as those of drain.only do.
     fn wanted(&self, patterns: &[String]) -> Result<PathFilter, String> {
         let below = |pattern: &String| {
             let roots = self.roots.iter().filter_map(|root| root.to_str());

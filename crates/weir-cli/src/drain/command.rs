@@ -23,12 +23,12 @@ use crate::locate::live_run_dir;
 
 /// The longest reply that is read, bytes: it names a hundred files.
 const REPLY_BYTES: u64 = 2 * LINE_BYTES;
-/// The time within which a reply comes, if there is no other limit.
+/// The longest wait for one reply.
 const REPLY_TIME: Duration = Duration::from_secs(30);
 
-/// The time after which it is said that a drain, which goes on to reply, does not.
+/// A silence of this length is reported: a drain replies more often than that.
 const SILENCE: Duration = Duration::from_millis(700);
-/// The shortest time for which a reply is waited for: 0 would be without end.
+/// The shortest wait for a reply: a timeout of 0 would mean no limit.
 const SHORTEST_READ: Duration = Duration::from_millis(1);
 
 /// The answer of a drain, for scripts.
@@ -93,13 +93,13 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
     }
     check_paths(&request, &replies)?;
     if request.pause.is_some() && !args.wait {
-        // It was done, whatever is safe.
+        // The pause has begun or ended, even if not everything is safe.
         return Ok(());
     }
     judge(&replies)
 }
 
-/// Each path is to be in the tree of a drain.
+/// Refuses a path that is in the tree of no drain.
 fn check_paths(request: &DrainRequest, replies: &[DrainReply]) -> Result<(), Failure> {
     let is_foreign = |path: &&Vec<u8>| replies.iter().all(|reply| reply.foreign.contains(path));
     match request.paths.iter().find(is_foreign) {
@@ -111,7 +111,7 @@ fn check_paths(request: &DrainRequest, replies: &[DrainReply]) -> Result<(), Fai
     }
 }
 
-/// Sends a request, and reads replies up to the last, or until a time.
+/// Sends a request, and reads replies up to the last one, or until the time `until`.
 fn talk(
     stream: &UnixStream,
     request: &DrainRequest,
@@ -145,7 +145,7 @@ fn talk(
                 return Ok(last);
             }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                return Err(anyhow!("the drain has ended meanwhile; weir run says how").into());
+                return Err(anyhow!("the drain has ended meanwhile; weir run reports how").into());
             }
             Err(error) => return Err(anyhow!(error).context("reading from the drain").into()),
         };
@@ -228,7 +228,7 @@ fn in_words(status: &DrainStatus) -> String {
     parts.join(", ")
 }
 
-/// A call that takes long.
+/// A slow call, for people.
 pub fn in_words_slow(call: &SlowCall) -> String {
     format!(
         "{} {} has not returned for {:.0} s",
@@ -238,7 +238,7 @@ pub fn in_words_slow(call: &SlowCall) -> String {
     )
 }
 
-/// The round under way.
+/// The rate of the round under way.
 fn rate_in_words(status: &DrainStatus) -> String {
     let done = bytes(status.round_bytes_done);
     let all = bytes(status.round_bytes);
@@ -268,7 +268,7 @@ fn judge(replies: &[DrainReply]) -> Result<(), Failure> {
     };
     if let Some(path) = reason_of(DrainVerdict::NoSuchPath) {
         return Err(Failure::Refused(format!(
-            "{path}: not in the instance, or not to be moved, when the drain looked last"
+            "{path}: at the last look of the drain, it was not in the instance, or not to be moved"
         )));
     }
     if let Some(reason) = reason_of(DrainVerdict::Failed) {

@@ -1,27 +1,27 @@
-//! The end of the job, as far as it is known, before which a drain stops and says which files are not safe.
+//! The end of the job, if it is known. A drain stops before it, and reports the files that are not safe.
 //!
-//! Slurm tells it (`SLURM_JOB_END_TIME`). Else it follows from the signal by which a batch system warns, if the
-//! user has said how long before the end it comes (`drain.warning_s`).
+//! Slurm gives it (`SLURM_JOB_END_TIME`). Otherwise it follows from the warning signal of the batch system, if the user has
+//! set the time from that signal to the end (`drain.warning_s`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest time before the end at which a drain stops. Calls that are under way have time to return.
+/// A drain stops at most this long before the end, so that calls under way have time to return.
 const LONGEST_MARGIN: Duration = Duration::from_secs(20);
-/// Of a short warning, the part of one in this that is left then.
+/// If the warning is short, a drain stops when the warning time divided by this is left.
 const MARGIN_PART: u32 = 4;
 
 /// The end of the job, shared by the threads of a drain.
 #[derive(Debug)]
 pub struct EndTime {
-    /// The time from a warning to the end; `None`: a signal says nothing of it.
+    /// The time from a warning to the end; `None`: unknown, so signals say nothing about the end.
     warning: Option<Duration>,
     stop_at: Mutex<Option<SystemTime>>,
 }
 
 impl EndTime {
-    /// `warning`: the time from a warning to the end. `end`: seconds since 1970, as the batch system tells
-    /// it; one that has passed is another job's.
+    /// `warning`: the time from a warning to the end. `end`: seconds since 1970, from the batch system; a time that has
+    /// passed is that of another job.
     pub fn new(warning: Option<Duration>, end: Option<&str>) -> EndTime {
         let end = end.and_then(|text| text.trim().parse().ok());
         let end = end.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
@@ -32,7 +32,8 @@ impl EndTime {
         }
     }
 
-    /// Takes note of a warning that came then; false: there was one before.
+    /// Notes a warning that came at `then`. False: it changes nothing, since the time from a warning to the end is unknown,
+    /// or an earlier end is known.
     pub fn warn(&self, then: SystemTime) -> bool {
         let Some(warning) = self.warning else {
             return false;
@@ -47,7 +48,7 @@ impl EndTime {
         is_first
     }
 
-    /// True if the drain is to stop.
+    /// True if the drain must stop now.
     pub fn is_near(&self) -> bool {
         self.stop_at().is_some_and(|time| time <= SystemTime::now())
     }

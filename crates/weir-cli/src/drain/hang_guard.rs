@@ -14,9 +14,9 @@ use super::service::DrainService;
 use crate::exit::NOT_MOVED;
 use crate::stage;
 
-/// The time for which calls may hang once a signal has ended the drain.
+/// The time for which calls may hang once a signal, or the end of the job, has stopped the drain.
 const STOP_TIME: Duration = Duration::from_secs(10);
-/// The time between two looks at calls that hang.
+/// The interval between two checks for hanging calls.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Ends the process if its target hangs after the command has ended.
@@ -24,7 +24,7 @@ pub struct HangGuard {
     pub service: Arc<DrainService>,
     pub watch: Arc<CallWatch>,
     pub stop: Arc<AtomicBool>,
-    /// `None`: it waits as long as it takes.
+    /// The longest time without a call that returns; `None`: no limit.
     pub limit: Option<Duration>,
     pub end_time: Arc<EndTime>,
 }
@@ -36,7 +36,7 @@ impl HangGuard {
         let mut stopped: Option<Instant> = None;
         loop {
             std::thread::sleep(WATCH_INTERVAL);
-            // Since the command ended: what hung before may come back.
+            // Counted from the end of the command: a target that hung before may recover.
             let hung = self.watch.time_without_return().min(began.elapsed());
             if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
                 self.service.analyses().close();

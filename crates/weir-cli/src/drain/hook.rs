@@ -1,5 +1,5 @@
-//! The user's program that hears of each file (`drain.hook`): a line of JSON for each event, on its
-//! standard input. A program that does not read, or that ends, holds up nothing.
+//! The user's program that receives the events of files (`drain.hook`): a line of JSON for each event, on its standard
+//! input. If the program does not read, or ends, the drain goes on all the same.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,11 +18,11 @@ use weir_instance::errln;
 use weir_mover::drain::MoveEvent;
 use weir_mover::json_path;
 
-/// The most events that wait to be read.
+/// The most events that wait for the program.
 const WAITING_EVENTS: usize = 1 << 16;
-/// The time for which the program may go on after the last event.
+/// The longest time that the program may run after the last event.
 const END_TIME: Duration = Duration::from_secs(10);
-/// The time between two looks if it has ended.
+/// The interval between two checks for its end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The program, and the thread that writes to it.
@@ -34,18 +34,18 @@ pub struct EventHook {
     events: SyncSender<Value>,
     writer: JoinHandle<()>,
     child: Child,
-    /// Events that it did not read in time.
+    /// Events that the program did not read in time.
     missed: AtomicU64,
 }
 
 impl EventHook {
-    /// Starts it.
+    /// Starts the program.
     pub fn start(program: &Path, root: &Path, target: &Path) -> Result<EventHook> {
         let mut child = Command::new(program)
             .env("LD_PRELOAD", "")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // With all that it starts.
+            // A group of its own, which is killed as a whole.
             .process_group(0)
             .spawn()
             .with_context(|| format!("drain.hook: {}", program.display()))?;
@@ -61,7 +61,7 @@ impl EventHook {
         })
     }
 
-    /// Sends it events of files.
+    /// Sends events of files to the program.
     pub fn send_events(&self, events: Vec<MoveEvent>) {
         for event in events {
             let mut line = json!(event);
@@ -80,7 +80,7 @@ impl EventHook {
         }
     }
 
-    /// Tells it the end, and waits a little for it. It is said if it failed.
+    /// Sends the last event, and waits up to `END_TIME` for the program to end. Reports a failure of the program.
     pub fn finish(self, is_safe: bool) {
         self.finish_within(END_TIME, is_safe);
     }
@@ -91,7 +91,7 @@ impl EventHook {
         if missed > 0 {
             errln!("weir: drain.hook did not read {missed} events in time");
         }
-        // Its input ends when all are written.
+        // The writer closes the input of the program after the last event.
         drop(self.events);
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -122,7 +122,7 @@ fn pid_of(child: &Child) -> Pid {
 fn write_all(mut input: impl Write, events: &Receiver<Value>) {
     for event in events {
         if writeln!(input, "{event}").is_err() {
-            // The program has ended. What comes is dropped.
+            // The program has ended: later events are dropped.
             return;
         }
     }

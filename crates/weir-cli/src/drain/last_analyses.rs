@@ -1,6 +1,6 @@
-//! The end of a drain while there are analyzers: what the programs wrote last is analysed, too, before it is moved.
+//! The end of a drain that has analyzers: the files that programs wrote last are also analysed before they are moved.
 //!
-//! Each analysis is bounded by the analyzer's time limit, and a signal that ends the job ends the wait.
+//! The analyzer's time limit bounds each analysis, and a signal that ends the job ends the wait.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use weir_mover::StageProgress;
 
 /// The longest time between two rounds.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
-/// The part of the time that looks take is one of this.
+/// Walks take at most one part in this of the time.
 const LOOK_SHARE: u32 = 4;
-/// The time between two rounds for files that have something in their way.
+/// The time between two rounds while files are blocked.
 const BLOCKED_INTERVAL: Duration = Duration::from_millis(250);
-/// The most rounds for those: what is in their way may be somebody else's.
+/// The most rounds for blocked files: the node that blocks them may belong to somebody else.
 const BLOCKED_ROUNDS: u32 = 8;
-/// The time for which analyzers may take to hear of the end.
+/// The longest wait for analyzers to leave at the end.
 const DISMISSAL_TIME: Duration = Duration::from_secs(2);
-/// The time between two looks if they have.
+/// The interval between two checks for that.
 const SHORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The analyses after the last write.
@@ -33,8 +33,8 @@ pub struct LastAnalyses<'a> {
 }
 
 impl LastAnalyses<'_> {
-    /// Makes rounds until all files are analysed that analyzers want, or nothing is to be held back; then nothing
-    /// is. `note` hears of each round.
+    /// Makes rounds until all files that analyzers want are analysed, or nothing needs to be held back. From then on
+    /// nothing is held back. Calls `note` with each round.
     pub fn wait<S: FileTree, T: FileTree>(
         &self,
         drain: &mut Drain<'_, S, T>,
@@ -45,7 +45,7 @@ impl LastAnalyses<'_> {
         let mut is_told = false;
         while self.is_awaited() {
             let round = drain.round_at_end(self.laminates, self.threads, progress);
-            // The round itself has queued some.
+            // Read after the round, which queues files itself.
             let changes = self.table.changes();
             let left = drain.left_for_analysis(&round);
             let look = Duration::from_secs_f64(round.walk_seconds);
@@ -67,7 +67,7 @@ impl LastAnalyses<'_> {
                     continue;
                 }
             }
-            // Looks take a part of the time only.
+            // Bounds the part of the time that walks take.
             std::thread::sleep(look * LOOK_SHARE);
             self.table.wait_for_change(changes, LONGEST_INTERVAL);
         }
@@ -79,7 +79,7 @@ impl LastAnalyses<'_> {
     }
 }
 
-/// Gives analyzers a moment to hear that this was the end.
+/// Waits a moment for analyzers to leave at the end.
 pub fn dismiss_analyzers(table: &AnalysisTable) {
     let until = Instant::now() + DISMISSAL_TIME;
     while table.analyzers() > 0 && Instant::now() < until {

@@ -14,41 +14,40 @@ use weir_mover::SlowCall;
 
 pub use crate::json_lines::{receive, send};
 
-/// The longest line that is read, bytes: paths on a command line are no longer.
+/// The longest line that is read, bytes: the paths of a command line fit in.
 pub const LINE_BYTES: u64 = 4 << 20;
-/// The time after which an analyzer, or a drain, that says nothing is taken for lost.
+/// The time after which a silent analyzer or drain counts as lost.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(30);
-/// The beginning and the end of the name of a socket; between them is the process.
+/// The beginning and the end of the name of a socket; the process number is between them.
 const SOCKET_NAME: (&str, &str) = ("drain-", ".socket");
-/// The end of the name of a mark of a process that was started, and has no socket yet.
+/// The end of the name of the mark of a process that was started and has no socket yet.
 const STARTING: &str = ".starting";
-/// The longest time in which a process that was started makes its socket.
+/// The longest time between the start of a process and its socket.
 const START_TIME: Duration = Duration::from_secs(10);
-/// The time between two looks for that.
+/// The interval between two checks for that.
 const START_LOOK: Duration = Duration::from_millis(5);
 
 /// A request.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DrainRequest {
-    /// Look for files now, and answer by that look, or after a short time.
+    /// Start a round now, and answer when it has ended, or after a short time.
     pub begin: bool,
     /// Send more replies, until everything that the paths name is safe, or could not be moved.
     pub wait: bool,
-    /// Absolute paths, as programs use them, as bytes; none: all. A drain answers for those that are in its
-    /// tree.
+    /// The bytes of absolute paths, as programs use them; none: all paths. A drain answers for those that are in its tree.
     pub paths: Vec<Vec<u8>>,
     /// Begin a pause, or end it.
     #[serde(default)]
     pub pause: Option<bool>,
-    /// Say how the file at the only path is.
+    /// Return the state of the file at the only path.
     #[serde(default)]
     pub file_state: bool,
-    /// An analyzer comes for files. The rest of the request is nothing then.
+    /// An analyzer asks for files; the rest of the request is ignored.
     #[serde(default)]
     pub analyzer: Option<AnalyzerArrival>,
 }
 
-/// An analyzer that comes for files.
+/// An analyzer that asks for files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AnalyzerArrival {
     /// The same on all its connections.
@@ -79,7 +78,7 @@ pub enum AnalysisOrder {
     },
     /// Nothing is held back any more. It may come while a command runs.
     Finished {
-        /// Files that the analyzer wanted, and that are moved all the same.
+        /// Files that the analyzer wanted, and that are moved without an analysis.
         unanalysed: u64,
     },
 }
@@ -125,14 +124,14 @@ pub enum DrainVerdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainStep {
-    /// The next look at the instance is a matter of time.
+    /// It waits until the next round is due.
     #[default]
     Idle,
-    /// It looks, or moves.
+    /// It walks the instance, or moves files.
     Moving,
     /// The command has ended; it moves the rest.
     Finishing,
-    /// It has moved what it could: the last word of a status file.
+    /// It has moved what it could. This is the last step in a status file.
     Ended,
 }
 
@@ -157,14 +156,14 @@ pub struct DrainStatus {
     pub is_paused: bool,
     /// Processes on other nodes that move files, too.
     pub movers: u64,
-    /// Looks at the instance that are done.
+    /// The rounds that are done.
     pub rounds: u64,
-    /// Seconds since the last of them began: what was closed before is moved or pending.
+    /// Seconds since the last of them began: files that were closed before are moved or pending.
     pub age_s: f64,
-    /// Files of the instance that are on the target, as the last look saw them.
+    /// Files of the instance that were on the target after the last round.
     pub safe_files: u64,
     pub safe_bytes: u64,
-    /// Files that are not, whatever the reason.
+    /// Files that are not on the target, for any reason.
     pub pending_files: u64,
     pub pending_bytes: u64,
     /// Those of them that programs have open for writing, or that await their lamination.
@@ -210,11 +209,11 @@ pub struct DrainStatus {
 /// A reply.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DrainReply {
-    /// `None`: the drain did not say.
+    /// The state; `None`: the drain has not sent it.
     pub status: Option<DrainStatus>,
     /// The answer; `None`: more replies follow.
     pub verdict: Option<DrainVerdict>,
-    /// The reason of the answer; of `NoSuchPath` the path.
+    /// The reason of the answer; for `NoSuchPath`, the path.
     pub reason: Option<String>,
     /// The paths of the request that are not in the tree of this drain.
     pub foreign: Vec<Vec<u8>>,
@@ -223,7 +222,7 @@ pub struct DrainReply {
     pub file: Option<FileOnTheWay>,
 }
 
-/// The answer to the question how a file is.
+/// The answer to a question about one file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FileOnTheWay {
     Known {
@@ -232,7 +231,7 @@ pub enum FileOnTheWay {
         /// Bytes.
         size: u64,
     },
-    /// Neither the instance nor the target has it, or asking failed: an errno.
+    /// An errno: there is no such file, it is no regular file, or asking failed.
     Refused(i32),
 }
 
@@ -241,7 +240,7 @@ pub fn socket_of(run_dir: &Path, process: u32) -> PathBuf {
     run_dir.join(format!("{}{process}{}", SOCKET_NAME.0, SOCKET_NAME.1))
 }
 
-/// The mark of a process that was started, until it has its socket: a command that runs from then on finds the drain.
+/// The mark of a process that was started and has no socket yet. As long as it is there, commands wait for the socket.
 pub fn starting_mark_of(run_dir: &Path, process: u32) -> PathBuf {
     run_dir.join(format!("{}{process}{STARTING}", SOCKET_NAME.0))
 }
@@ -260,7 +259,7 @@ pub fn sockets(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The sockets that there are, and true if a living process is to make another one.
+/// The sockets that there are, and true if a living process will make another one.
 fn sockets_now(run_dir: &Path) -> io::Result<(Vec<PathBuf>, bool)> {
     let mut found = Vec::new();
     let mut is_starting = false;

@@ -1,13 +1,13 @@
 //! Moving files out of an instance while the command of `weir run` works, by [`weir_mover::drain`].
 //!
-//! `weir run --drain-to` starts a `process` of its own beside the command, which a call of the parallel
-//! file system can hold up without holding up anybody else. It makes `rounds` until it reads the letter
-//! `orders::FINISH` from its standard input, and then moves the rest. `weir drain` (`command`)
-//! asks it by a socket in the run directory (`messages`, `service`), and `question` judges the answer. Of an instance of several nodes,
-//! [movers](crate::movers) on the others share the files. `relief` has files of elevated directories evicted when the instance
-//! has little room. `server_watch` has the process begin anew if its server was started again. `end_time` is when the job ends, `hang_guard` ends a drain that hangs. `hook` is the user's
-//! program that hears what becomes of files.
-//! `analyzers` (`weir analyze`) see files before they are moved, and `last_analyses` has the end wait for them.
+//! `weir run --drain-to` starts a drain `process` beside the command: a call of the parallel file system that hangs can
+//! hold up this process only. It makes `rounds` until it reads the letter `orders::FINISH` from its standard input, and
+//! then moves the rest. `weir drain` (`command`) connects to a socket of the process in the run directory (`messages`,
+//! `service`); `question` judges if files are safe. In an instance of several nodes, [movers](crate::movers) on the other
+//! nodes share the files. `relief` evicts files of elevated directories when the instance has little room. `server_watch`
+//! restarts the process when its server was started again. `end_time` is the end of the job. `hang_guard` ends a drain that
+//! hangs. `hook` is the user's program that receives the events of files. `analyzers` (`weir analyze`) analyse files before
+//! they are moved; `last_analyses` waits for them at the end.
 
 mod analyzers;
 pub mod command;

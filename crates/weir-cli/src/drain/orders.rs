@@ -1,4 +1,4 @@
-//! The orders of weir to the process that drains beside a command, and its end though a call may hang.
+//! The orders of weir to the drain process, and the end of that process while a call may hang.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,26 +9,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
-/// Written to the standard input of the process when the command has ended, and after it the time at which the
-/// batch system has warned of the end of the job: milliseconds since 1970, 8 bytes, little-endian; 0: it has not.
-/// If that is closed without it, weir is gone, and the instance with it.
+/// Written to the standard input of the process when the command has ended. After it comes the time at which the batch
+/// system warned of the end of the job: milliseconds since 1970, 8 bytes, little-endian; 0: no warning. If the input is
+/// closed without this message, weir is gone, and the instance with it.
 const FINISH: u8 = b'F';
-/// The same after a signal that ends the job: no analysis is waited for.
+/// The same after a signal that ends the job: the process waits for no analysis.
 const FINISH_AT_ONCE: u8 = b'N';
-/// Written to the standard output of the process when it ends though a call may hang.
+/// Written to the standard output of the process when it gives up, while a call may hang.
 const GIVE_UP: u8 = b'G';
 
 /// The order to move the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishOrder {
-    /// No analysis is waited for.
+    /// The process waits for no analysis.
     pub is_at_once: bool,
     /// The time of the batch system's warning, if there was one.
     pub warned_at: Option<SystemTime>,
 }
 
 impl FinishOrder {
-    /// The message that gives it.
+    /// The message that carries the order.
     pub fn to_bytes(self) -> Vec<u8> {
         let letter = match self.is_at_once {
             true => FINISH_AT_ONCE,
@@ -48,12 +48,12 @@ impl FinishOrder {
 pub enum NextStep {
     /// The command has ended.
     Finish(FinishOrder),
-    /// The server that this process knew is another one now.
+    /// A new server has replaced the one that this process knew.
     BeginAnew,
 }
 
-/// Returns when the command has ended, or `server_watch` hangs up; `None` if weir is gone. An order to finish is read or
-/// still there, so one that comes at the same moment is not lost.
+/// Returns when the command has ended, or `server_watch` hangs up; `None` if weir is gone. An order to finish that comes at
+/// the same moment is not lost: it is read, or stays in the pipe.
 pub fn await_step(server_watch: Option<&UnixStream>) -> Option<NextStep> {
     let input = std::io::stdin();
     loop {
@@ -89,13 +89,13 @@ pub fn await_finish() -> Option<FinishOrder> {
     })
 }
 
-/// Ends this process, though a call may hang.
+/// Ends this process, even if a call hangs.
 pub fn give_up(code: u8) -> ! {
-    // If nobody reads it, weir is gone.
+    // If this fails, weir is gone.
     let _ = std::io::stdout().write_all(&[GIVE_UP]);
     let _ = std::io::stdout().flush();
-    // A thread in a call that hangs keeps what this process has open: also the output of weir, to whose end
-    // another program of a pipeline may listen.
+    // A thread in a call that hangs keeps all descriptors of this process open, also that of weir's output. The next
+    // program of a pipeline may wait for the end of this output.
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stdout(&nothing);
         let _ = nix::unistd::dup2_stderr(&nothing);

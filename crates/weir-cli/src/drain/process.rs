@@ -1,11 +1,11 @@
 //! The process that drains, and its parent's side.
 //!
-//! Its rounds run in a thread with low priority, and signals only make it look at once: a batch system
-//! sends them to all processes of a job before its end. Once it finishes, the first of the signals that
-//! end a stage ends it in order, a later one at once.
+//! Its rounds run in a thread with low priority. While the command runs, a signal only starts a round: a batch system sends
+//! signals to all processes of a job before its end. While the rest is moved, the first signal that ends a stage ends the
+//! process in order, a later one at once.
 //!
-//! A call of the target may hang. Then this process cannot end, and nobody can wait for its end: it writes the
-//! letter `orders::GIVE_UP` to its standard output, and the parent goes on.
+//! If a call of the target hangs, this process cannot end. It writes the letter `orders::GIVE_UP` to its standard output,
+//! and the parent goes on without waiting for its end.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -48,7 +48,7 @@ pub struct DrainProcess {
 }
 
 impl DrainProcess {
-    /// Starts it. From the main thread, as [`supervise::run`].
+    /// Starts the process. Must be called from the main thread, like [`supervise::run`].
     pub fn start(
         args: &DrainProcessArgs,
         deaf_to: &'static [Signal],
@@ -61,7 +61,7 @@ impl DrainProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = supervise::spawn(&mut start, deaf_to)?;
-        // If it cannot be made, commands that come very early do not find the drain.
+        // Without this mark, commands that run very early do not find the drain.
         let _ = std::fs::write(starting_mark_of(&args.run_dir, child.id()), "");
         let input = child.stdin.take();
         let output = child.stdout.take().expect("it is a pipe");
@@ -73,7 +73,7 @@ impl DrainProcess {
         })
     }
 
-    /// Has it move the rest.
+    /// Orders the process to move the rest.
     pub fn begin_to_finish(&mut self) {
         if std::mem::replace(&mut self.is_finishing, true) {
             return;
@@ -82,19 +82,19 @@ impl DrainProcess {
             is_at_once: supervise::was_told_to_end(),
             warned_at: supervise::warned_at(),
         };
-        // A process that is dead shows in its status.
+        // If the process is dead, its exit status says so.
         let _ = self
             .input
             .as_mut()
             .map(|input| input.write_all(&order.to_bytes()));
     }
 
-    /// The same, and waits for its end: `Some(true)` if everything is safe, `None` if it died.
+    /// The same, and waits for the end of the process: `Some(true)` if everything is safe, `None` if the process died.
     pub fn finish(mut self) -> Result<Option<bool>> {
         self.begin_to_finish();
         let status = supervise::wait_for_end_or_word(&self.child, self.output.as_fd())?;
         self.input = None;
-        // Without a status it has said what hangs.
+        // Without a status the process gave up, and has named the calls that hang.
         Ok(status.map_or(Some(false), is_safe))
     }
 }
@@ -112,9 +112,9 @@ fn is_safe(status: ExitStatus) -> Option<bool> {
 
 impl Drop for DrainProcess {
     fn drop(&mut self) {
-        // Without a command to wait for there is nothing to finish.
+        // There is no command to wait for, so the process has nothing to finish.
         if self.input.take().is_some() {
-            // It says that it ends, or ends.
+            // Waits until the process gives up, or ends.
             let _ = self.output.read(&mut [0]);
             let _ = self.child.try_wait();
         }
@@ -191,7 +191,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             rounds.make(&mut drain);
         });
         let Some(order) = await_order(args, instance, &socket) else {
-            // Without weir there is no instance; a round that hangs is not waited for.
+            // Without weir there is no instance. Do not wait for the round, which may hang.
             socket.remove();
             give_up(0);
         };
@@ -227,8 +227,8 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     stage::complain(&summary)
 }
 
-/// Returns when the command has ended; `None` if weir is gone. If the server is another one before that, this process begins
-/// anew.
+/// Returns when the command has ended; `None` if weir is gone. If a new server replaces the old one before that, this
+/// process begins anew.
 fn await_order(
     args: &DrainProcessArgs,
     instance: InstanceTree,
@@ -244,7 +244,7 @@ fn await_order(
     }
 }
 
-/// Tells a drain which files it treats in another way than the rest.
+/// Gives a drain the patterns and notes of files that it treats differently.
 fn name_files(args: &DrainProcessArgs, drain: &mut TargetDrain<'_>) -> Result<(), Failure> {
     if let Some(first) = args.first_files()? {
         drain.move_first(first);
@@ -258,7 +258,7 @@ fn name_files(args: &DrainProcessArgs, drain: &mut TargetDrain<'_>) -> Result<()
     Ok(())
 }
 
-/// Moves what is left, and tells of it.
+/// Moves the rest, and reports the result.
 fn move_rest(
     args: &DrainProcessArgs,
     drain: &mut TargetDrain<'_>,
@@ -318,9 +318,10 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
     errln!("weir: {}", stage::in_words(summary));
 }
 
-/// A signal begins a round. Unless it is a warning nothing is held back for an analysis any more; it ends the
-/// finish in order if nothing was, and a later one does at once: not as a signal would, since the process may then
-/// not end. The first SIGTERM warns, if the user has said how long before the end it comes.
+/// While the command runs, each signal starts a round. Every signal but SIGUSR1 also ends the wait for analyses. While the
+/// rest is moved, a signal that neither warns nor ends such a wait stops the drain in order; a later one ends the process
+/// by [`give_up`], since a process with a call that hangs would not end otherwise. The first SIGTERM is a warning if the
+/// user has set the time from it to the end.
 fn hear_signals(
     service: &Arc<DrainService>,
     stop: &Arc<AtomicBool>,

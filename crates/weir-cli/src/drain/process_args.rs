@@ -21,11 +21,11 @@ use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::exit::Failure;
 use crate::movers::{MoverGate, MoverRole, SharedPaths};
 
-/// In the run directory, followed by the number of an elevated tree, or by a hash of another target: the files that
-/// drains have moved there.
+/// The beginning of the name of a file in the run directory: the nodes that drains have put on a target. The number of an
+/// elevated tree follows, or the hash of another target.
 const MARKS_FILE: &str = "moved";
 
-/// The same: the files that were prefetched.
+/// The same for the files that were prefetched.
 pub const PREFETCHED_FILE: &str = "prefetched";
 
 impl DrainProcessArgs {
@@ -43,7 +43,7 @@ impl DrainProcessArgs {
         })
     }
 
-    /// The paths by which programs name the root of the tree, of which this is one.
+    /// The paths by which programs name the root of the tree. `prefix` is one of them.
     pub(super) fn roots(&self, prefix: &Path) -> Vec<PathBuf> {
         let link = self
             .tree
@@ -64,9 +64,9 @@ impl DrainProcessArgs {
         relief.transpose().context("asking for the servers")
     }
 
-    /// The nodes that drains of this tree have put on this target. They are kept beside the journal of this node's server,
-    /// and go with it. Of a target that is not elevated they count for a drain that takes over from one that was killed
-    /// alone; without them it removes less. Asks nothing of the target, which may hang.
+    /// The nodes that drains of this tree have put on this target. The file that lists them is beside the journal of this
+    /// node's server, and is removed with it. For a target that is not elevated, only a drain that takes over from a killed
+    /// one uses it; without it, that drain removes less. Makes no call of the target, which may hang.
     pub(super) fn placed_nodes(&self, target: &Path) -> Result<Option<PlacedNodes>> {
         let marks_of = |name: String| self.run_dir.join(format!("{MARKS_FILE}{name}"));
         if let Some(tree) = self.tree {
@@ -82,20 +82,20 @@ impl DrainProcessArgs {
         };
         let told = |error: &std::io::Error| {
             errln!(
-                "weir: drain: cannot keep which files it has moved, in {}: {error}; names that are removed later may stay",
+                "weir: drain: cannot record the files that it has moved, in {}: {error}; names that are removed later may stay",
                 path.display()
             );
         };
         Ok(opened.inspect_err(told).ok())
     }
 
-    /// The files of this elevated tree that were prefetched, and those that will be.
+    /// The notes of files of this elevated tree that were prefetched, or will be.
     pub(super) fn prefetched_files(&self) -> Option<PrefetchNotes> {
         let notes = |tree| self.run_dir.join(format!("{PREFETCHED_FILE}{tree}"));
         Some(PrefetchNotes::new(notes(self.tree?)))
     }
 
-    /// The user's program that hears of events. Without it everything is moved all the same.
+    /// The user's program that receives events. If it cannot be started, everything is moved all the same.
     pub(super) fn hook(&self, roots: &[PathBuf], target: &Path) -> Option<EventHook> {
         let started = EventHook::start(self.hook.as_deref()?, &roots[0], target);
         let told = |error: &anyhow::Error| {
@@ -113,7 +113,7 @@ impl DrainProcessArgs {
         Some(name.into())
     }
 
-    /// The movers of other nodes; without them this node can do it all.
+    /// The movers of other nodes. Without them this node moves everything.
     pub(super) fn mover_gate(&self, target: &Path) -> MoverGate {
         let role = MoverRole {
             tree: self.tree,
@@ -134,7 +134,7 @@ impl DrainProcessArgs {
         })
     }
 
-    /// The stripes of all files of the target; `None`: it is asked.
+    /// The stripes of all files of the target; `None`: the file system is asked.
     pub(super) fn stripe_size(&self) -> Option<StripeSize> {
         self.stripe.and_then(StripeSize::new)
     }
@@ -171,14 +171,14 @@ impl DrainProcessArgs {
         (self.stuck_s > 0).then(|| Duration::from_secs(self.stuck_s.into()))
     }
 
-    /// The words of a command line that gives them.
+    /// The words of a command line with these arguments.
     pub(super) fn words(&self) -> Vec<OsString> {
         self.words_after(self.before)
     }
 
-    /// The same, after other drains.
+    /// The same with another value of `before`.
     pub(super) fn words_after(&self, before: EarlierDrains) -> Vec<OsString> {
-        // Without `..`, so that a new argument does not compile before it is passed on.
+        // Without `..`, so that the compiler refuses a new argument that is not passed on.
         let DrainProcessArgs {
             choice,
             interval_s,

@@ -1,7 +1,7 @@
-//! The answer to the question if files are safe.
+//! The answer to the question: are these files safe?
 //!
-//! Only a round that began after the question knows: the last one that has ended may be older than the file, and one under
-//! way may have looked before it was written. So without such a round nothing counts as safe, whatever older ones found.
+//! Only a round that began after the question can answer it: the last round that has ended may be older than the file, and
+//! the round under way may have walked before the file was written. Without such a round nothing counts as safe.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use super::messages::DrainVerdict;
 pub struct Question {
     /// Below the root of the tree; the empty one is all of it.
     pub paths: Vec<PathBuf>,
-    /// Those of them that the target had, or a round had seen, when the question came: they are known, though the
-    /// programs remove them.
+    /// Those of them that the target had, or a round had seen, when the question came. They stay known if programs remove
+    /// them.
     pub known: HashSet<PathBuf>,
     /// Those of them that the instance had then, and that are to be moved.
     pub present: HashSet<PathBuf>,
@@ -26,7 +26,7 @@ pub struct Question {
 pub type DrainAnswer = (DrainVerdict, Option<String>);
 
 impl Question {
-    /// Judges by the last round. `unknown`: the reason for which it says nothing about the time of the question.
+    /// Judges by the last round. `unknown`: the reason why that round is too old for the question.
     pub fn judge(&self, last: &DrainRound, unknown: Option<&str>) -> DrainAnswer {
         let found = self.judge_by(last);
         let Some(unknown) = unknown else {
@@ -47,7 +47,7 @@ impl Question {
         (DrainVerdict::NotYet, Some(reason))
     }
 
-    /// The first path that nobody knows.
+    /// The first path that neither a round nor the target had.
     fn unseen(&self, last: &DrainRound) -> Option<&PathBuf> {
         let is_unseen = |path: &&PathBuf| {
             !last.has_seen(path) && !self.known.contains(*path) && due_at(last, path).is_none()

@@ -1,8 +1,8 @@
-//! Room for writes to an elevated tree: files that are on the target are evicted before the instance is full,
-//! and writes that find no room wait meanwhile (`weir-server`, `storage/relief.rs`).
+//! Room for writes to an elevated tree: files that are on the target are evicted before the instance is full, and writes
+//! that find no room wait meanwhile (`weir-server`, `cluster/storage/relief.rs`).
 //!
-//! A thread asks the servers for their room, and tells them what they can expect. The rounds of the drain
-//! evict, since they know what is on the target.
+//! A thread asks the servers for their room, and sends them the outlook for writes that wait. The rounds of the drain
+//! evict, since they know the files that are on the target.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,13 @@ const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while none does.
 const INTERVAL: Duration = Duration::from_millis(INTERVAL_MS as u64);
 const INTERVAL_MS: u32 = 1000;
-/// The same for each server of a large instance.
+/// The least time for each server, which counts in a large instance.
 const INTERVAL_OF_SERVER: Duration = Duration::from_millis(2);
 /// The time after the last byte for which a move counts as being under way.
 const LIVELY: Duration = Duration::from_secs(5);
-/// The percentage points by which eviction goes below the part that begins it.
+/// Eviction ends this many percentage points below the level at which it begins.
 const HYSTERESIS: u64 = 15;
-/// A round copies this part of the smallest server's storage: then its files can be evicted.
+/// A round copies the smallest server's storage divided by this; then its files can be evicted.
 const ROUND_SHARE: u64 = 8;
 /// The least bytes of a round.
 const SMALLEST_ROUND: u64 = 64 << 20;
@@ -47,7 +47,7 @@ pub struct ServerRelief {
     smallest: AtomicU64,
 }
 
-/// The relief while nothing changes: when something did last, and what it was.
+/// The activity of the drain, and the time at which its amount last changed.
 struct Observation {
     activity: DrainActivity,
     changed: Instant,
@@ -72,7 +72,7 @@ impl ServerRelief {
         })
     }
 
-    /// The bytes after which a round is to end.
+    /// The bytes after which a round ends.
     pub fn round_limit(&self) -> u64 {
         (self.smallest.load(Ordering::Relaxed) / ROUND_SHARE).max(SMALLEST_ROUND)
     }
@@ -91,7 +91,7 @@ impl ServerRelief {
         self.pressed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports to the servers until the command has ended, and has rounds made for those that have little room.
+    /// Reports to the servers until the command has ended, and requests rounds for those that have little room.
     pub fn report(&self, service: &DrainService) {
         let mut observed = Observation {
             activity: service.activity(),
@@ -111,7 +111,7 @@ impl ServerRelief {
                 _ => SHORT_INTERVAL,
             };
             let interval = interval.max(INTERVAL_OF_SERVER * self.servers.into());
-            // The reply of this node's server has taken its time, if no write waits.
+            // If no write waits, the reply of this node's server took the whole interval already.
             service.await_end(interval.saturating_sub(began.elapsed()));
         }
     }
@@ -126,10 +126,10 @@ impl ServerRelief {
                 tree: self.tree,
                 outlook: self.outlook(observed),
                 age_ms: began.map_or(u64::MAX, |began| in_ms(began.elapsed())),
-                // The reply of this node's server waits for a write that waits for room.
+                // This node's server delays its reply up to this time, until a write waits for room.
                 wait_ms: INTERVAL_MS,
             };
-            // A server that is not reached has its own trouble.
+            // Skip a server that cannot be reached.
             let Ok(room) = self.instance.report_relief(report) else {
                 continue;
             };
@@ -144,7 +144,7 @@ impl ServerRelief {
         waiting
     }
 
-    /// The outlook of a write that waits.
+    /// The outlook for a write that waits.
     fn outlook(&self, observed: &Observation) -> RoomOutlook {
         let activity = &observed.activity;
         match () {
@@ -171,8 +171,8 @@ impl ServerRelief {
         }
     }
 
-    /// Evicts files for the servers that have little room. `ahead`: where these are not enough, also ranges of files that
-    /// programs write, by this number of threads.
+    /// Evicts files for the servers that have little room. `ahead`: if these are not enough, evicts also ranges of files
+    /// that programs write, with this number of threads.
     pub fn evict(
         &self,
         drain: &mut Drain<'_, InstanceTree, WatchedTree<DirectoryTree>>,
@@ -192,7 +192,7 @@ impl ServerRelief {
             let report = ReportRelief {
                 rank,
                 tree: self.tree,
-                // This is some work.
+                // The eviction itself counts as work.
                 outlook: RoomOutlook::Working,
                 age_ms: 0,
                 wait_ms: 0,

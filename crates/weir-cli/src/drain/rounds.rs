@@ -1,4 +1,4 @@
-//! The rounds of a drain while its command works, and the files that tell of them.
+//! The rounds of a drain while its command works, and the reports of them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,13 +18,12 @@ use super::service::DrainService;
 use crate::movers::MoverGate;
 use crate::share;
 
-/// The time for which a file has not changed before it is copied. Longer than a tick of a clock, so that
-/// a change after the copy shows.
+/// A file is copied when it has not changed for this time. It is longer than a clock tick, so that a change after the copy
+/// shows.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The same while a server has little room, in an instance of one: the clock of its times is that of this
-/// process.
+/// The same while the server of an instance of one server has little room: file times come from the clock of this node.
 const SOON_SETTLED: Duration = Duration::from_millis(100);
-/// The part of a processor that looks take is one of this.
+/// Walks take at most one part in this of a processor's time.
 const LOOK_SHARE: u32 = 20;
 /// The shortest time between two rounds after one that failed.
 const SHORTEST_RETRY: Duration = Duration::from_secs(1);
@@ -34,7 +33,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A drain of an instance to a directory.
 pub type TargetDrain<'t> = Drain<'t, InstanceTree, WatchedTree<DirectoryTree>>;
 
-/// The limit of the writes of all nodes to a target, of which each has its share.
+/// The limit on the writes of all nodes to a target. Each node has an equal share.
 #[derive(Debug)]
 pub struct SharedLimit {
     /// 0: without limit.
@@ -44,7 +43,7 @@ pub struct SharedLimit {
 }
 
 impl SharedLimit {
-    /// All of it is this process's, until movers come.
+    /// The whole limit is for this process until movers come.
     pub fn new(
         bytes_per_s: u64,
         target: &WatchedTree<DirectoryTree>,
@@ -71,14 +70,14 @@ pub struct Rounds<'r> {
     pub service: &'r DrainService,
     pub hook: Option<&'r EventHook>,
     pub status_file: Option<&'r Path>,
-    /// The least time between two.
+    /// The least time between two rounds.
     pub least: Duration,
     pub stop: &'r Arc<AtomicBool>,
     pub gate: &'r MoverGate,
     pub limit: &'r SharedLimit,
-    /// Of an elevated tree.
+    /// For an elevated tree only.
     pub relief: Option<&'r ServerRelief>,
-    /// The nodes of the target that drains have put there, where they are kept.
+    /// The record of the nodes that drains have put on the target, if there is one.
     pub placed: Option<&'r PlacedNodes>,
 }
 
@@ -124,7 +123,7 @@ impl Rounds<'_> {
                 drain.limit_rounds(relief.round_limit());
             }
             let mut round = drain.round(SystemTime::now() - self.settled(), threads, &progress);
-            // Files that are closed go before ranges of others.
+            // Closed files come before ranges of open ones.
             let ahead = (!round.is_cut).then_some((threads, &*progress));
             round.note_failures(&self.evict(drain, ahead).failed);
             let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
@@ -142,7 +141,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// Waits for the analyses of what the programs wrote last.
+    /// Waits for the analyses of the files that programs wrote last.
     pub fn finish_analyses(&self, drain: &mut TargetDrain<'_>, options: StageOptions) {
         let analyses = LastAnalyses {
             table: self.service.analyses(),
@@ -157,7 +156,7 @@ impl Rounds<'_> {
         });
     }
 
-    /// Shows a round that was made.
+    /// Reports a round that was made.
     fn note(&self, drain: &mut TargetDrain<'_>, round: DrainRound) {
         self.service.end_round(round);
         if let Some(hook) = self.hook {
@@ -171,13 +170,13 @@ impl Rounds<'_> {
     fn tell_lost_marks(&self) {
         if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
             errln!(
-                "weir: drain: cannot keep which files it has moved: {error}; if this process is killed, the \
+                "weir: drain: cannot record the files that it has moved: {error}; if this process is killed, the \
                  next one may take them for somebody else's"
             );
         }
     }
 
-    /// The time for which a file that is copied has not changed.
+    /// A file is copied when it has not changed for this time.
     fn settled(&self) -> Duration {
         let relief = self.relief;
         match relief.is_some_and(|relief| relief.is_alone() && relief.is_pressed()) {
@@ -203,7 +202,7 @@ impl Rounds<'_> {
     }
 }
 
-/// Says why files are not moved, once for each reason.
+/// Reports the first failure of a round, unless the round before had the same.
 fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
     let failures = || {
         let pending = round.pending.iter();
@@ -224,7 +223,7 @@ fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
     *told = first;
 }
 
-/// Writes the state into a file, which always has a whole one. What fails is told once.
+/// Writes the state into a file by a rename, so that readers see a whole one. Reports the first failure only.
 pub fn write_status(service: &DrainService, file: &Path) {
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
     let mut part = file.as_os_str().to_owned();

@@ -1,7 +1,7 @@
 //! The watch over this node's server, which its agent starts again if it is killed.
 //!
-//! A client of the killed server is none of the new one: all that it knows is the old one's. So the process that drains
-//! begins anew then, as one that takes over from a killed drain. Its parent does not notice.
+//! The new server does not know the clients of the killed one, and their state refers to the old server. So the drain
+//! process then executes itself again, as a drain that takes over from a killed one. Its parent does not notice.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -18,12 +18,12 @@ use super::service::SocketGuard;
 use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::show;
 
-/// The time between two looks for a new server.
+/// The interval between two checks for a new server.
 const RETRY: Duration = Duration::from_millis(100);
 /// The time within which an agent has started a server again.
 const RESTART_TIME: Duration = Duration::from_secs(10);
 
-/// Watches the server; the stream hangs up once another one has taken its place.
+/// Watches the server. The returned stream hangs up once a new server has taken its place.
 pub fn watch_server(instance: InstanceTree, run_dir: &Path) -> io::Result<UnixStream> {
     let (watched, told) = UnixStream::pair()?;
     let run_dir = run_dir.to_owned();
@@ -37,7 +37,7 @@ pub fn watch_server(instance: InstanceTree, run_dir: &Path) -> io::Result<UnixSt
     Ok(watched)
 }
 
-/// True if the server has ended, and another one takes its place soon.
+/// True if the server has ended, and another one takes its place within `RESTART_TIME`.
 pub fn is_served_again(instance: &InstanceTree, run_dir: &Path) -> bool {
     let until = Instant::now() + RESTART_TIME;
     while !instance.is_served() {
@@ -56,10 +56,10 @@ fn is_served(run_dir: &Path) -> bool {
     show::prefix(run_dir).is_ok()
 }
 
-/// Has this process begin anew; returns if that is not possible.
+/// Executes this process again; returns if that fails.
 pub fn begin_anew(args: &DrainProcessArgs, socket: &SocketGuard) {
     errln!("weir: drain: the server was started again; the drain begins anew");
-    // `weir drain` waits for it.
+    // With this mark `weir drain` waits for the new socket.
     let _ = std::fs::write(starting_mark_of(&args.run_dir, std::process::id()), "");
     socket.remove();
     let before = match args.before {
@@ -67,7 +67,7 @@ pub fn begin_anew(args: &DrainProcessArgs, socket: &SocketGuard) {
         EarlierDrains::Ended | EarlierDrains::Killed => EarlierDrains::Killed,
     };
     let words = args.words_after(before);
-    // Also if the program was replaced meanwhile.
+    // This works even if the program file was replaced meanwhile.
     let mut program = Command::new("/proc/self/exe");
     let error = program.arg("drain-process").args(words).exec();
     errln!("weir: drain: cannot begin anew: {error}");

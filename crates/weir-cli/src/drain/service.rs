@@ -29,25 +29,24 @@ use super::question::Question;
 
 /// The pending files that a reply names.
 const NAMED_FILES: usize = 100;
-/// The least and the longest time for which a question waits for a look at the instance.
+/// The least and the longest time for which a question waits for a round.
 const LOOK_TIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
-/// A round does not make way before it has taken so many times the time of a look.
+/// A round yields only after it has taken this many times the duration of a walk.
 const YIELD_LOOKS: u32 = 10;
 /// The time between two replies to one request.
 const REPLY_INTERVAL: Duration = Duration::from_millis(250);
-/// The least time between two rounds that are waited for: a file that was written a moment ago is not
-/// copied yet.
+/// The least time between two rounds for one question: a file that was written a moment ago is not copied yet.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 /// The least time between two rounds for a server that has little room.
 const RELIEF_INTERVAL: Duration = Duration::from_millis(100);
 /// The same if the last one could not move everything.
 const FAILED_RELIEF_INTERVAL: Duration = Duration::from_secs(5);
-/// The part of the time that looks for it take is one of this.
+/// Walks for such a server take at most one part in this of the time.
 const RELIEF_SHARE: u32 = 4;
-/// The time within which a request and its replies are to be on their way.
+/// The timeout of a read or a write on a connection.
 const TALK_TIME: Duration = Duration::from_secs(10);
 
-/// The time after which a call of the target is named.
+/// A call of the target that takes longer is reported.
 const SLOW_CALL: Duration = Duration::from_secs(2);
 
 /// The work of a drain, under way and done.
@@ -57,9 +56,9 @@ pub struct DrainActivity {
     pub amount: u64,
     /// A round is under way.
     pub is_moving: bool,
-    /// Files are to be moved, or could not be moved, when the last round looked.
+    /// The last round found files that are to be moved, or could not be moved.
     pub awaits_move: bool,
-    /// The time at which that began.
+    /// The time at which the last round began.
     pub began: Option<Instant>,
 }
 
@@ -81,7 +80,7 @@ pub struct DrainService {
 struct ServiceState {
     /// The number of rounds that have begun.
     begun: u64,
-    /// The number of rounds that somebody wants.
+    /// Rounds up to this number are wanted.
     wanted: u64,
     /// The number of rounds that are done.
     done: u64,
@@ -98,7 +97,7 @@ struct ServiceState {
 }
 
 impl ServiceState {
-    /// Has the round under way begin no more files.
+    /// Ends the round under way after the files that it is copying.
     fn end_round_early(&self) {
         if self.step == DrainStep::Moving {
             self.progress.yields.store(true, Ordering::Relaxed);
@@ -136,7 +135,7 @@ impl DrainService {
         })
     }
 
-    /// The path by which programs name one of the tree.
+    /// The path by which programs name a file of the tree.
     pub fn name_of(&self, path: &Path) -> PathBuf {
         self.source.roots[0].join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -154,7 +153,7 @@ impl DrainService {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wants a round that has not begun.
+    /// Requests a round that begins after this call, and returns its number.
     pub fn want_round(&self) -> u64 {
         let mut state = self.state();
         let wanted = state.begun + 1;
@@ -163,7 +162,7 @@ impl DrainService {
         wanted
     }
 
-    /// Wants a round, unless one has begun a moment ago: looks are to take a part of the time only.
+    /// Requests a round, unless one began a moment ago: walks must take only a part of the time.
     pub fn want_relief(&self) {
         let mut state = self.state();
         let look = Duration::from_secs_f64(state.last.walk_seconds) * RELIEF_SHARE;
@@ -186,7 +185,7 @@ impl DrainService {
         let awaits = |file: &PendingFile| {
             matches!(
                 file.state,
-                // One that awaits its analysis is moved while a write waits.
+                // A file that awaits its analysis is moved while a write waits.
                 PendingState::Waiting | PendingState::Analysis | PendingState::Failed { .. }
             )
         };
@@ -232,7 +231,7 @@ impl DrainService {
         }
     }
 
-    /// Makes rounds no more: the command has ended. So does a pause.
+    /// Ends the rounds, and a pause: the command has ended.
     pub fn begin_to_finish(&self) {
         let mut state = self.state();
         state.end_round_early();
@@ -242,8 +241,8 @@ impl DrainService {
         self.changed.notify_all();
     }
 
-    /// Stops the current round after the files that it is copying, so that the next one begins with those that come first. Not
-    /// if it has just begun: each round looks at the whole tree.
+    /// Stops the current round after the files that it is copying, so that the next one can begin with urgent files. Does
+    /// nothing if the round has just begun: each round walks the whole tree.
     fn yield_round(&self) {
         let state = self.state();
         let look = Duration::from_secs_f64(state.last.walk_seconds);
@@ -277,14 +276,14 @@ impl DrainService {
         self.state().step.is_last()
     }
 
-    /// Waits until a round is due, or wanted, and begins it; false: no more rounds.
+    /// Waits until a round is due or wanted, and begins it; false: there are no more rounds.
     pub fn begin_round(&self, due: Instant, progress: &Arc<StageProgress>) -> bool {
         let mut state = self.state();
         while !state.step.is_last() {
             let left = due.saturating_duration_since(Instant::now());
             let is_due = left.is_zero() || state.wanted > state.begun;
             if is_due && self.limit.is_paused() {
-                // The end of the pause is told.
+                // The end of the pause wakes this thread.
                 let waited = self.changed.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -322,7 +321,7 @@ impl DrainService {
         state.progress_began = Some(Instant::now());
     }
 
-    /// True if a path of an elevated tree is that of a file which the target alone has.
+    /// True if the tree is elevated and its target has a node at this path.
     fn has_on_target(&self, path: &Path) -> bool {
         self.is_elevated() && self.target.join(path).symlink_metadata().is_ok()
     }
@@ -331,7 +330,7 @@ impl DrainService {
     fn find_file(&self, path: &Path) -> FileOnTheWay {
         let root = Path::new("/");
         let last = Arc::clone(&self.state().last);
-        // Asks servers: not under the lock.
+        // This asks servers: the lock must not be held.
         let found = last.find_file_state(&self.source.instance, root, path);
         let (state, size) = match found {
             Err(error) => return refused_file(&error),
@@ -365,8 +364,8 @@ impl DrainService {
         roots.find_map(|root| Some(path.strip_prefix(root).ok()?.to_owned()))
     }
 
-    /// The files that are not safe, as far as they are known: those of the last round that is done, and those that the one
-    /// under way has found and not moved.
+    /// Describes the files that are not safe: those that the last round left, or those that the round under way has found
+    /// and not moved, whichever are more.
     pub fn unsafe_in_words(&self) -> String {
         let state = self.state();
         let found = state.progress.files_found.load(Ordering::Relaxed);
@@ -384,7 +383,7 @@ impl DrainService {
         (state.moved_files, state.moved_bytes)
     }
 
-    /// Shows the end: what is safe, and what could not be moved.
+    /// Shows the result at the end: the safe files, and those that could not be moved.
     pub fn show_end(&self, summary: &StageSummary) {
         let mut state = self.state();
         let failed = summary.failed.iter().map(|failure| PendingFile {
@@ -463,10 +462,10 @@ impl DrainService {
         }
     }
 
-    /// Answers `weir drain` until this process ends; the socket is removed by the returned guard.
+    /// Answers `weir drain` until this process ends. The returned guard removes the socket.
     pub fn listen(self: &Arc<Self>, run_dir: &Path) -> Result<SocketGuard> {
         let path = socket_of(run_dir, std::process::id());
-        // Of a process that had this number.
+        // It was left by an earlier process with this number.
         let _ = std::fs::remove_file(&path);
         let socket = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
         let _ = std::fs::remove_file(starting_mark_of(run_dir, std::process::id()));
@@ -474,7 +473,7 @@ impl DrainService {
         std::thread::spawn(move || {
             for caller in socket.incoming().flatten() {
                 let this = Arc::clone(&this);
-                // One that goes away, or does not read, ends its thread.
+                // A caller that goes away, or does not read, ends its thread.
                 let answer = move || drop(this.answer(&caller));
                 let _ = std::thread::Builder::new().spawn(answer);
             }
@@ -521,7 +520,7 @@ impl DrainService {
         let asked = Instant::now();
         let mut wanted = match request.begin || request.wait {
             true => self.want_round(),
-            // None answers.
+            // No round answers the question.
             false => u64::MAX,
         };
         let mut wanted_at = asked;
@@ -573,7 +572,7 @@ impl DrainService {
             paths.push(PathBuf::new());
         }
         let last = Arc::clone(&self.state().last);
-        // Asks servers, and the target, which may hang: not under the lock.
+        // This asks servers, and the target, which may hang: the lock must not be held.
         let is_known = |path: &&PathBuf| last.has_seen(path) || self.has_on_target(path);
         let is_present = |path: &&PathBuf| {
             let path = Path::new("/").join(path);
@@ -589,7 +588,7 @@ impl DrainService {
         }
     }
 
-    /// The reason for which a round that is wanted has not ended, and true if it will not end soon; `None`: it has.
+    /// The reason why the wanted round has not ended, and true if it will not end soon; `None`: it has ended.
     fn reason_not_to_know(&self, state: &ServiceState, wanted: u64) -> Option<(String, bool)> {
         if state.step == DrainStep::Ended || state.done >= wanted {
             return None;
@@ -611,13 +610,13 @@ impl DrainService {
     }
 }
 
-/// The time for which a question that does not wait waits for a look.
+/// The longest time for which a question without `wait` waits for a round.
 fn look_time(last: &DrainRound) -> Duration {
     let look = Duration::from_secs_f64(last.walk_seconds) * 3;
     look.clamp(LOOK_TIME.0, LOOK_TIME.1)
 }
 
-/// The answer for a file that could not be looked at.
+/// The answer for a file whose state cannot be read.
 fn refused_file(error: &std::io::Error) -> FileOnTheWay {
     let raw = Errno::from_io_error(error);
     FileOnTheWay::Refused(raw.unwrap_or(Errno::IO).raw_os_error())
@@ -637,7 +636,7 @@ fn unsafe_in_words(files: u64, looked: Option<Duration>) -> String {
     }
 }
 
-/// A socket that is removed in the end.
+/// A socket that is removed when this is dropped.
 #[derive(Debug)]
 pub struct SocketGuard(PathBuf);
 

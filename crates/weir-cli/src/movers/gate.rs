@@ -1,4 +1,4 @@
-//! The side of the command that wants movers: it has them started, and lets in those that it can use.
+//! The command's side of movers: it asks the agents to start them, and admits those that it can use.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -31,10 +31,10 @@ pub enum SharedPaths {
     Sources(Vec<PathBuf>),
 }
 
-/// The movers that have come, and those that do not help.
+/// The movers that have connected, and those that were refused.
 #[derive(Debug, Default)]
 pub struct MoverGate {
-    /// The ranks of those that are to come.
+    /// The ranks of the movers that are expected.
     invited: BTreeSet<u16>,
     own_share: OwnShare,
     state: Arc<GateState>,
@@ -43,14 +43,14 @@ pub struct MoverGate {
 #[derive(Debug, Default)]
 struct GateState {
     news: Mutex<Vec<MoverNews>>,
-    /// The most bytes that each writes in a second; 0: without limit.
+    /// The most bytes that each mover writes in a second; 0: without limit.
     limit_of_each: Arc<AtomicU64>,
     probes: TargetProbes,
 }
 
 impl MoverGate {
-    /// Has movers started on the other nodes; they come in their own time. None come to an instance of one
-    /// server. `purpose`: the word for it in messages.
+    /// Asks the agents to start movers on the other nodes; they connect later. An instance of one server has no movers.
+    /// `purpose`: the command's name for the work in messages.
     pub fn open(
         run_dir: &Path,
         purpose: &'static str,
@@ -106,7 +106,7 @@ impl MoverGate {
         Ok(gate)
     }
 
-    /// The ranks of the movers that are to come.
+    /// The ranks of the movers that are expected.
     pub fn invited(&self) -> Vec<u16> {
         self.invited.iter().copied().collect()
     }
@@ -143,9 +143,9 @@ impl GateState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MoverNodes {
     All,
-    /// Those of programs: bytes stay where they are moved to.
+    /// Those that run programs: bytes that come in are kept by the node that moves them.
     WithPrograms,
-    /// Those that are there to move files.
+    /// Those that only move files.
     WithoutPrograms,
 }
 
@@ -168,7 +168,7 @@ impl MoverNodes {
     }
 }
 
-/// One server of each other node; if all are on one machine, all but this one.
+/// The ranks of one server on each other node; if all servers are on one machine, of all but this one.
 fn wanted_movers(roster: &Roster, own: &Member, nodes: MoverNodes) -> BTreeSet<u16> {
     let members = || {
         let members = roster.members().iter();
@@ -186,7 +186,7 @@ fn wanted_movers(roster: &Roster, own: &Member, nodes: MoverNodes) -> BTreeSet<u
     }
 }
 
-/// Lets movers in.
+/// Admits movers.
 struct MoverDoor {
     state: Arc<GateState>,
     invitation: WorkerInvitation,
@@ -202,7 +202,7 @@ impl MoverDoor {
     fn let_in_all(&self, listener: &TcpListener) {
         std::thread::scope(|scope| {
             for stream in listener.incoming().flatten() {
-                // Each in a thread: one that says nothing holds up nobody.
+                // One thread for each: a silent mover must not delay the others.
                 scope.spawn(|| self.let_in(stream));
             }
         });
@@ -215,7 +215,7 @@ impl MoverDoor {
         });
         let rank = match rank {
             Ok(rank) => rank,
-            // Strangers, and movers of nodes that have one.
+            // A stranger, or a second mover of a node.
             Err(error) => return tracing::debug!("turned away: {error:#}"),
         };
         let news = match self.check(rank, stream) {

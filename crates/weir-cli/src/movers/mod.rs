@@ -1,13 +1,13 @@
 //! Movers: processes on the other nodes of an instance that move files for a drain or a stage.
 //!
-//! The command (`gate`) listens on the network of the instance and has the agents start movers (`serve`), which connect
-//! to it. A mover shows first that it sees the same parallel file system: on a node where that is another one it would
-//! move files to nowhere. Then it moves lists of files and copies pieces (`remote`), one after the other; for a drain it copies
-//! lists up to their names, and gives these when it is told. If a mover is lost, others take the list that it copies; what it had
-//! copied and not named, the next round copies again.
+//! The command (`gate`) listens on the network of the instance and asks the agents to start movers (`serve`), which connect
+//! to it. A mover first shows that it sees the same parallel file system: on a node that has another one it would move
+//! files to the wrong place. Then it moves lists of files and copies pieces (`remote`), one after the other. For a drain it
+//! copies the files of a list without naming them, and names each one when the drain orders it. If a mover is lost, others
+//! take over the list that it was copying; the next round copies again the files that it had copied and not named.
 //!
-//! Both sides prove to know a secret before the first order. From then on a mover does what it is told with any path,
-//! as the user whose processes all of them are.
+//! Both sides prove that they know a secret before the first order. From then on a mover obeys orders for any path. All
+//! these processes run as the same user.
 
 mod gate;
 mod probes;
@@ -28,7 +28,7 @@ use weir_mover::{ContentStamp, LikenessBy, StageOptions, StagePair};
 pub use gate::{MoverGate, SharedPaths};
 pub use serve::serve;
 
-/// The longest message, bytes: a list has a few hundred paths, a byte of which takes up to four.
+/// The longest message, bytes: a list has a few hundred paths, and a byte of a path takes up to four.
 const MESSAGE_BYTES: u64 = 64 << 20;
 
 /// A message to a mover.
@@ -36,7 +36,7 @@ const MESSAGE_BYTES: u64 = 64 << 20;
 enum MoverOrder {
     /// Read this small file of the parallel file system.
     Probe(Vec<u8>),
-    /// Say which inode of the parallel file system has this path.
+    /// Return the number of the inode at this path of the parallel file system.
     Find(Vec<u8>),
     /// Move files in this way from now on.
     Begin(MoverRole),
@@ -71,13 +71,13 @@ enum MoverOrder {
 pub struct MoverRole {
     /// They go into the instance, and not out of it.
     pub is_inward: bool,
-    /// They are those of the elevated tree with this number.
+    /// The number of the elevated tree that they belong to.
     pub tree: Option<usize>,
     /// Programs compute meanwhile, and go first.
     pub gives_way: bool,
     /// The stripes of all files outside the instance; `None`: their file system is asked.
     pub stripe: Option<StripeSize>,
-    /// How they are moved; no threads: as many as is usual on the mover's node.
+    /// The options of the moves; 0 threads: the usual number on the mover's node.
     pub options: StageOptions,
 }
 
@@ -87,7 +87,7 @@ struct WireFile {
     source: Vec<u8>,
     target: Vec<u8>,
     replaces: Replaceable,
-    /// The only content that is moved.
+    /// If set: no other content may be moved.
     content: Option<ContentStamp>,
     likeness: LikenessBy,
     is_ours: bool,

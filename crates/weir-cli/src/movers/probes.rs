@@ -1,6 +1,7 @@
 //! Probes of the parallel file system: small files that a mover reads, to show that its node sees the same directories.
 //!
-//! They are there only while movers are being asked, for all of these the same, and for none once the command ends.
+//! They exist only while movers are being checked; all movers that are checked at the same time read the same ones. Once
+//! the command has ended none are made.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,13 +22,13 @@ pub(super) struct TargetProbes {
 
 #[derive(Debug, Default)]
 struct ProbeState {
-    /// The movers that are being asked.
+    /// The number of movers that are being checked.
     asked: usize,
     content: [u8; PROBE_BYTES],
     is_closed: bool,
 }
 
-/// The probes as a mover is to find them; they are removed when nobody asks any more.
+/// The probes while a mover is being checked. They are removed when no mover is being checked any more.
 #[derive(Debug)]
 pub(super) struct ProbesInUse<'p> {
     of: &'p TargetProbes,
@@ -45,7 +46,7 @@ impl TargetProbes {
     /// Makes the probes, unless they are there.
     pub fn begin(&self) -> Result<ProbesInUse<'_>> {
         let mut state = self.lock();
-        anyhow::ensure!(!state.is_closed, "it came when the command had ended");
+        anyhow::ensure!(!state.is_closed, "it came after the end of the command");
         if state.asked == 0 {
             state.content = random()?;
             for probe in &self.probes {
@@ -78,7 +79,7 @@ impl TargetProbes {
 
     fn remove(&self) {
         for probe in &self.probes {
-            // It is hidden, and the next command with this number replaces it.
+            // A probe that stays is hidden, and the next command with this process number overwrites it.
             if let Err(error) = std::fs::remove_file(probe) {
                 if error.kind() != io::ErrorKind::NotFound {
                     tracing::debug!("removing {}: {error}", probe.display());
@@ -110,7 +111,7 @@ impl Drop for ProbesInUse<'_> {
     }
 }
 
-/// Like the name of a file that is being moved: programs that use an elevated directory do not see it.
+/// A name like that of a part: programs that use an elevated directory do not see it.
 fn probe_name() -> String {
     format!(".probe-{}.weir-part", std::process::id())
 }

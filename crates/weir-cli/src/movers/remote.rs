@@ -1,4 +1,4 @@
-//! A mover on another node, as the command sees it that gives it orders.
+//! A mover on another node, as seen by the command that gives it orders.
 
 use std::io::{self, BufReader};
 use std::net::{Shutdown, TcpStream};
@@ -19,7 +19,7 @@ use super::{MoverOrder, MoverReply, MoverRole, WireFile, MESSAGE_BYTES};
 use crate::bench::keep_alive;
 use crate::json_lines::{receive, send};
 
-/// The longest time in which a mover moves no byte. Its file system may hang: then others move its files.
+/// A mover that moves no byte for this time counts as lost: its file system may hang. Then others move its files.
 const REPLY_TIME: Duration = Duration::from_secs(600);
 
 /// A mover, seen by the command that gives it orders.
@@ -54,7 +54,7 @@ impl RemoteMover {
 
     fn give_order<R: DeserializeOwned>(&self, order: &MoverOrder) -> io::Result<R> {
         let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        // It stays away after an error: a late reply would be taken for one to another order.
+        // After an error the stream is not put back: a late reply would be taken for the reply to another order.
         let mut stream = place.take().ok_or(io::ErrorKind::NotConnected)?;
         send(stream.get_ref(), order)?;
         loop {
@@ -84,7 +84,8 @@ impl RemoteMover {
         Ok(())
     }
 
-    /// Checks that the mover's node has the same source: a file is compared again before it is copied.
+    /// Checks, by an inode number, that the mover's node has the same source. A mover also checks each file before it is
+    /// copied.
     pub(super) fn check_source(&self, source: &Path) -> Result<()> {
         let bytes = source.as_os_str().as_bytes().to_vec();
         let found: Option<u64> = self
@@ -105,7 +106,7 @@ impl RemoteMover {
     }
 }
 
-/// The number of the inode that has a path of the parallel file system.
+/// The number of the inode at a path of the parallel file system.
 pub(super) fn inode_of(path: &Path) -> Option<u64> {
     path.symlink_metadata().ok().map(|found| found.ino())
 }
@@ -146,7 +147,7 @@ impl FileMover for RemoteMover {
     }
 
     fn stop(&self) {
-        // It reads this as the end of its orders, and answers the last one at once.
+        // The mover reads this as the end of its orders, and answers the last one at once.
         let _ = self.stopped_by.shutdown(Shutdown::Write);
     }
 }

@@ -27,19 +27,19 @@ use crate::bench::keep_alive;
 use crate::json_lines::{receive, send};
 use crate::share;
 
-/// The least time between two messages of a mover that goes on.
+/// The least time between two progress messages of a mover.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// How often a mover looks if the command is there.
+/// The interval between two checks that the command is alive.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// `weir mover`: does what the command says until the connection ends.
+/// `weir mover`: obeys the orders of the command until the connection ends.
 pub fn serve() -> Result<()> {
-    // Not to outlive what started it.
+    // The mover must not outlive the process that started it.
     set_pdeathsig(Signal::SIGKILL)?;
     let task: Task = read_line(&mut BufReader::new(std::io::stdin()))
         .context("weir mover is started by the agents of an instance")?;
     let invitation = &task.invitation;
-    // A server of a node that has a mover already is turned away.
+    // The command refuses a second mover of a node.
     let Ok(stream) = invitation.known().come(invitation.address, task.number) else {
         return Ok(());
     };
@@ -63,7 +63,7 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Does what the command says until it gives another role; `None`: it has ended.
+/// Obeys the orders of the command until one sets another role; `None`: the command has ended.
 fn serve_orders(
     reader: &mut BufReader<&TcpStream>,
     stream: &TcpStream,
@@ -72,7 +72,7 @@ fn serve_orders(
     let files_of = |files: Vec<WireFile>| -> Vec<FileToMove> {
         files.into_iter().map(FileToMove::from).collect()
     };
-    // Those of a command that has ended go with it.
+    // Lists of a command that has ended are dropped here.
     let mut prepared = PreparedLists::default();
     loop {
         match receive(reader, MESSAGE_BYTES) {
@@ -89,7 +89,7 @@ fn serve_orders(
             Ok(MoverOrder::Prepare { list, files, limit }) => {
                 anyhow::ensure!(
                     !work.role.is_inward,
-                    "files come into an instance in no order"
+                    "files that go into an instance get their names in no order"
                 );
                 let (from, to) = (&work.instance, &work.outside);
                 let files = PreparedFiles::new(from, to, files_of(files), work.role.options);
@@ -99,11 +99,11 @@ fn serve_orders(
             }
             Ok(MoverOrder::Name { list, file }) => {
                 let named = prepared.name(list, file, &StageProgress::default());
-                answer(stream, named.context("an order to name a file")?)?;
+                answer(stream, named.context("an order to name an unknown file")?)?;
             }
             Ok(MoverOrder::Finish(list)) => {
                 let moved = prepared.finish(list);
-                answer(stream, moved.context("an order to end a list")?)?;
+                answer(stream, moved.context("an order to end an unknown list")?)?;
             }
             Ok(MoverOrder::Copy { piece, limit }) => {
                 let copied = tell_while(stream, limit, work, |progress| {
@@ -118,7 +118,7 @@ fn serve_orders(
     }
 }
 
-/// The trees of a mover, and what it does with them.
+/// The trees and the role of a mover.
 struct MoverWork {
     instance: InstanceTree,
     outside: WatchedTree<DirectoryTree>,
@@ -167,8 +167,8 @@ fn answer<R: Serialize>(stream: &TcpStream, reply: R) -> io::Result<()> {
     send(stream, &MoverReply::Done(reply))
 }
 
-/// Does something with a limit of the bytes that are written in a second, and tells the command now and then that it goes
-/// on, as long as it does. If the command is gone, or wants no more, it is stopped.
+/// Runs `act` with a limit on the bytes written in a second. As long as bytes or files are moved, it tells the command so
+/// now and then. It stops `act` if the command is gone, or has ended its orders.
 fn tell_while<R>(
     stream: &TcpStream,
     limit: u64,
@@ -204,7 +204,7 @@ fn tell_while<R>(
     })
 }
 
-/// True if the other side sends nothing any more.
+/// True if the other side has closed the connection, or its sending half.
 fn is_hung_up(stream: &TcpStream) -> bool {
     let mut looked = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec {

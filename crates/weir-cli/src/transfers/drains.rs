@@ -1,4 +1,4 @@
-//! Questions of programs to the drains of this node: they are those of `weir drain`, by the same sockets.
+//! Questions of programs to the drains of this node: the same as those of `weir drain`, by the same sockets.
 
 use std::io::{self, BufReader, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +16,10 @@ use crate::drain::messages::{
 
 /// The longest reply that is read, bytes: it names a hundred files.
 const REPLY_BYTES: u64 = 2 * LINE_BYTES;
-/// The time within which a drain replies, or says that it goes on.
+/// The longest wait for the next reply of a drain.
 const REPLY_TIME: Duration = Duration::from_secs(30);
 
-/// The state of the file at a path, from the drain whose tree it is in; `None`: there is none on this node.
+/// The state of the file at a path, from the drain whose tree it is in; `None`: no drain of this node has it.
 pub fn find_state(run_dir: &Path, path: &Path) -> Result<Option<DrainReport>, Errno> {
     let request = DrainRequest {
         file_state: true,
@@ -51,8 +51,8 @@ pub fn find_state(run_dir: &Path, path: &Path) -> Result<Option<DrainReport>, Er
     Ok(None)
 }
 
-/// Has what is at and below a path moved first, and waits until it is safe, or the time is over (false). `goes_on`: asked
-/// now and then; false ends the wait. `None`: no drain of this node moves it.
+/// Moves the files at and below a path before others, and waits until they are safe; `Some(false)`: the time is over.
+/// `goes_on` is called now and then; false ends the wait. `None`: no drain of this node moves them.
 pub fn drain_first(
     run_dir: &Path,
     path: &Path,
@@ -96,7 +96,7 @@ fn request_for(path: &Path) -> DrainRequest {
 /// Connections to the drains of this node.
 fn drains(run_dir: &Path) -> Result<Vec<UnixStream>, Errno> {
     let sockets: Vec<PathBuf> = sockets(run_dir).map_err(|error| errno_of(&error))?;
-    // The others were killed, and have left their sockets.
+    // A drain that was killed has left its socket, which refuses connections.
     let there = sockets.iter().flat_map(UnixStream::connect);
     Ok(there.collect())
 }

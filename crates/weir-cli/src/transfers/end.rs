@@ -1,4 +1,4 @@
-//! The end of an instance: transfers that programs have begun, and did not wait for.
+//! The end of an instance: waits for transfers that programs have begun and did not wait for.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use weir_instance::errln;
 /// The time between two looks, milliseconds.
 const LOOK_MS: u32 = 1000;
 
-/// Waits for the transfers of this node, as long as bytes are copied; `patience`: the longest time without one. True if all files
-/// that were to leave the instance have done so, or a program knows that they have not.
+/// Waits for the transfers of this node, as long as bytes are copied; `patience`: the longest time without progress. True
+/// if all files that were to leave the instance have left it, or a program has been told of the failure.
 pub fn finish_transfers(run_dir: &Path, patience: Duration) -> bool {
     if !run_dir.join(BEGUN).exists() {
         return true;

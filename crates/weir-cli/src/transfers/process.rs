@@ -1,5 +1,5 @@
-//! The process of the transfer service, `weir transfer-process`: threads that move files, and one for each program
-//! that asks something.
+//! The process of the transfer service, `weir transfer-process`: threads that move files, and one thread for each request
+//! of a program.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,9 +20,9 @@ use super::work::{FileWork, TransferTrees};
 use crate::args::TransferProcessArgs;
 use crate::share;
 
-/// The time within which a request and its reply are to be on their way.
+/// The timeout of a read or a write on a connection.
 const TALK_TIME: Duration = Duration::from_secs(10);
-/// The time between two looks if a program that waits is there.
+/// The interval between two checks that a waiting program is alive.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Longer than any transfer takes.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -31,8 +31,8 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 pub fn serve(args: &TransferProcessArgs) -> Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     let _ = set_name(c"weir-transfer");
-    // The server has signals blocked; a batch system sends those of a job to all of its processes, also while a
-    // program waits for its transfers.
+    // Replaces the signal mask inherited from the server. These stay blocked: a batch system sends them to all processes of
+    // a job, also while a program waits for its transfers.
     let ignored = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
     let blocked: SigSet = ignored.into_iter().collect();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&blocked), None)?;
@@ -51,11 +51,12 @@ pub fn serve(args: &TransferProcessArgs) -> Result<()> {
         let service = Arc::clone(&service);
         std::thread::Builder::new().spawn(move || service.work())?;
     }
-    // Without it the end of the instance waits for nothing.
+    // Without this file the end of the instance does not wait for transfers.
     let _ = std::fs::write(run_dir.join(BEGUN), "");
     for caller in listener.incoming().flatten() {
         let service = Arc::clone(&service);
-        // One that goes away, or does not read, ends its thread; without a thread the caller is hung up on.
+        // A caller that goes away, or does not read, ends its thread. If no thread can be started, its connection is
+        // closed.
         let answer = move || drop(service.answer(&caller));
         let _ = std::thread::Builder::new().spawn(answer);
     }
@@ -117,7 +118,7 @@ impl TransferService {
         Ok(send(caller, &reply.unwrap_or_else(refused))?)
     }
 
-    /// Adds a transfer; if a file of it is refused, none.
+    /// Adds a transfer, unless one of its files is refused.
     fn add(
         &self,
         files: impl Iterator<Item = Result<FileWork, Errno>>,
@@ -126,7 +127,7 @@ impl TransferService {
         self.table.add(files).map(TransferReply::Started)
     }
 
-    /// Waits for the end of a transfer as long as the program that asks is there.
+    /// Waits for the end of a transfer, as long as the program that asks stays connected.
     fn report(
         &self,
         caller: &UnixStream,

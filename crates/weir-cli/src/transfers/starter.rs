@@ -1,4 +1,4 @@
-//! The server's side of the transfer service: its socket, and its process once somebody connects.
+//! The server's side of the transfer service: its socket, and its process, which the first connection starts.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -32,7 +32,7 @@ impl TransferStarter {
     /// Listens. `evict_percent`: the part of the storage that prefetching may fill.
     pub fn listen(run_dir: &Path, evict_percent: u32) -> Result<TransferStarter> {
         let socket = run_dir.join(SOCKET);
-        // Of a server that was killed.
+        // It was left by a server that was killed.
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
         let shared = Arc::<Shared>::default();
@@ -58,7 +58,7 @@ impl TransferStarter {
         if let Some(child) = &mut *self.shared.child() {
             let _ = child.kill();
         }
-        // It goes with the run directory, unless that stays.
+        // Needed if the run directory stays.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -90,7 +90,7 @@ impl Shared {
                 .arg(format!("--evict-percent={evict_percent}"))
                 .arg("--")
                 .arg(run_dir)
-                // The process is of no instance, or its own file system would be beneath it.
+                // The process must belong to no instance: it must not see its own file system below it.
                 .env("LD_PRELOAD", "")
                 .env("WEIR_INSTANCE", "")
                 .stdin(Stdio::from(listener))
@@ -99,7 +99,7 @@ impl Shared {
             let started = started.context("starting its process")?;
             child.insert(started).id()
         };
-        // Not by the child's handle, which `stop` must reach.
+        // Waits by the process number: `stop` needs the child's handle.
         let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).context("a process")?);
         let ended = nix::sys::wait::waitid(
             nix::sys::wait::Id::Pid(pid),

@@ -1,8 +1,7 @@
-//! The files of transfers: which tree a path is in, and the move from one to the other.
+//! The files of transfers: the tree that a path is in, and the move between trees.
 //!
 //! A path is in the instance if it is below the mount prefix by its text, as for `weir stage`. Paths in elevated
-//! directories are refused: two trees stand there, of which programs see the union, and the drain moves
-//! between them.
+//! directories are refused: programs see a union of two trees there, and the drain moves files between these.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -26,13 +25,13 @@ use crate::prefetch::{PrefetchOutcome, PrefetchedTree};
 /// The work of one file.
 #[derive(Debug)]
 pub enum FileWork {
-    /// To copy it, from one tree or within the instance.
+    /// Copy it, from one tree to the other or within the instance.
     Copy {
         source: TreePath,
         target: TreePath,
         removes_source: bool,
     },
-    /// To take it into the instance: the number of the elevated tree, and the path of the file outside.
+    /// Prefetch it: the number of the elevated tree, and the path of the file outside the instance.
     Prefetch(usize, PathBuf),
 }
 
@@ -65,7 +64,7 @@ pub struct TransferTrees {
     instance: InstanceTree,
     elevated: Vec<PathBuf>,
     evict_percent: u32,
-    /// One file is taken at a time in a process.
+    /// A process prefetches one file at a time.
     prefetching: Mutex<()>,
 }
 
@@ -80,7 +79,7 @@ impl TransferTrees {
         }
     }
 
-    /// The work of a file of a request. EXDEV: neither path is in the instance, or one is in an elevated directory.
+    /// The work for one file of a request. EXDEV: neither path is in the instance, or one is in an elevated directory.
     pub fn plan_copy(&self, file: FileTransfer) -> Result<FileWork, Errno> {
         let source = self.place(file.source)?;
         let target = self.place(file.target)?;
@@ -94,7 +93,7 @@ impl TransferTrees {
         })
     }
 
-    /// The same of a file that is to be taken. EXDEV: it is in no elevated directory.
+    /// The work of a file that is to be prefetched. EXDEV: it is in no elevated directory.
     pub fn plan_prefetch(&self, path: Vec<u8>) -> Result<FileWork, Errno> {
         let path = check_path(path)?;
         let number = self.number_of(&path).ok_or(Errno::XDEV)?;
@@ -130,7 +129,7 @@ impl TransferTrees {
         }
     }
 
-    /// Has what is at and below a path moved first; false: the time is over. EOPNOTSUPP: nothing moves it.
+    /// Moves the files at and below a path before others; false: the time is over. EOPNOTSUPP: no drain moves them.
     pub fn drain_first(
         &self,
         path: Vec<u8>,
@@ -246,7 +245,7 @@ impl TransferTrees {
     }
 }
 
-/// A path that means the same whatever links lead where: absolute, and without `..`.
+/// Checks that a path is absolute, without `..` and without NUL bytes: its text alone must tell its tree.
 fn check_path(path: Vec<u8>) -> Result<PathBuf, Errno> {
     let path = PathBuf::from(OsString::from_vec(path));
     let has_parent = path
