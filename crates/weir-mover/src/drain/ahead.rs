@@ -1,12 +1,13 @@
-//! Ranges that go ahead: of files that programs have open for writing, and that leave no room.
+//! Ranges that go ahead: the drain copies ranges of files that programs still write, when the instance has little room.
 //!
-//! Such a file is not moved before it is closed, and it may be larger than the instance. So ranges of it that were
-//! written are copied into a hidden file of the target, its base (`parts`), synced, and their storage is freed; programs read
-//! them there. What is written over a range while it is copied stays in the instance. Once the file is closed, the
-//! rest is written to the base, and that gets the file's name, too: nothing is written twice.
+//! Such a file is not moved before it is closed, and it may be larger than the instance. So the drain copies written ranges
+//! of it into a hidden file of the target, its base (`parts`), syncs this, and frees their storage; programs read these
+//! ranges from the base. Bytes that a program writes over a range while it is copied stay in the instance. Once the file is
+//! closed, the drain writes the rest to the base, and gives the base the file's name as a second one: no byte is written
+//! twice.
 //!
-//! The base keeps its hidden name, beside that of the file, until the link of the file says the other one: programs find it
-//! meanwhile. Then it is not written to any more.
+//! The base also keeps its hidden name until the link of the file names the other one, so that programs find it meanwhile.
+//! From then on nothing is written to it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,16 +38,16 @@ use crate::tree::{FileTree, NodeKind, PART_MODE};
 /// The bytes that a thread copies at a time.
 const PIECE_BYTES: u64 = 32 << 20;
 
-/// The result of having ranges go ahead.
+/// The result of copying ranges ahead.
 #[derive(Debug, Default)]
 pub struct AheadResult {
-    /// The storage that was freed, and the number of files that it was of.
+    /// The storage that was freed, and the number of its files.
     pub evicted: EvictedBytes,
-    /// Files of which no range could be copied, by the path below the source, with the reasons.
+    /// Files whose ranges could not be copied, by the path below the source, with the reasons.
     pub failed: HashMap<PathBuf, String>,
 }
 
-/// A base that ranges of a file are written to.
+/// A base into which ranges of a file are written.
 struct OpenBase<'d, S: FileTree, T: FileTree> {
     input: &'d S::File,
     output: Arc<T::File>,
@@ -57,7 +58,7 @@ struct OpenBase<'d, S: FileTree, T: FileTree> {
     target: PathBuf,
 }
 
-/// Copies ranges of files into their bases, and keeps the table of these.
+/// Copies ranges of files into their bases, and maintains the table of bases.
 struct AheadMover<'d, 't, S: FileTree, T: FileTree> {
     from: &'d MoveSide<'t, S>,
     links: CopyLinks<'d, 't, T>,
@@ -125,7 +126,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         Ok(freed)
     }
 
-    /// Opens the base of a file, or makes it.
+    /// Opens the base of a file, or creates it.
     fn open_base<'d>(
         &mut self,
         path: &Path,
@@ -175,7 +176,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         if known.is_some_and(|base| base.inode != Some(inode)) {
             return Err(MoveError::TargetChanged(target));
         }
-        // It is locked as long as it is open: nobody takes it for a dead process's.
+        // It is locked as long as it is open, so that nobody takes it for a dead process's.
         self.copies.keep_open(ino.0, Arc::clone(&output));
         let size = before.as_ref().map(|_| size);
         let copy = TargetCopy {
@@ -198,7 +199,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         let begun = self.begin_base(&open, size, &at);
         if let Err(error) = begun {
             self.copies.close_base(ino.0);
-            // It may be noted all the same.
+            // The base may be noted despite the error: then it stays.
             let known = table.copy_of(ino);
             if known.is_ok_and(|known| known.as_ref() != Some(&open.file.copy)) {
                 let _ = self.links.to.tree.remove(&open.target);
@@ -214,7 +215,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         Ok(open)
     }
 
-    /// Copies this many bytes of another base into a new one, and notes the new one.
+    /// Copies this many bytes of the old base, if there is one, into a new base, and notes the new one.
     fn begin_base(
         &self,
         open: &OpenBase<'_, S, T>,
@@ -227,7 +228,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         self.links.note_base(open.file.ino, at).map(drop)
     }
 
-    /// Copies what the base of a file has into another one.
+    /// Copies the content of a file's base into another one.
     fn copy_base(&self, open: &OpenBase<'_, S, T>, size: u64) -> Result<(), MoveError> {
         let mut at = 0;
         while at < size {
@@ -244,7 +245,7 @@ impl<S: FileTree, T: FileTree> AheadMover<'_, '_, S, T> {
         self.links.to.tree.sync(&open.output).map_err(writing)
     }
 
-    /// The stripes of the base that a file has; if it has none yet, the usual ones.
+    /// The stripes of the open base of a file; if it has none yet, the default ones.
     fn stripe_of_base(&self, ino: Ino) -> StripeSize {
         let base = self.copies.find_open_base(ino.0);
         base.map_or_else(StripeSize::default, |base| {
@@ -320,7 +321,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                     result.evicted.files += u64::from(freed > 0 && is_first);
                     result.evicted.bytes += freed;
                 }
-                // By a program, or the drain is stopped.
+                // A program has changed the file, or the drain is stopped.
                 Err(MoveError::SourceChanged(_) | MoveError::Stopped) => {}
                 Err(_) if matches!(self.from.tree.look_up(&source), Ok(None)) => {}
                 // The path of its base is too long to be kept.
@@ -331,14 +332,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         result
     }
 
-    /// True if ranges of a file went ahead into a base that may be written to.
+    /// True if ranges of a file went ahead into a base that is still written to.
     pub(super) fn has_gone_ahead(&self, node: &SeenNode) -> bool {
         let base = self.target.copies.find_base(node.version.ino);
         base.is_some_and(|base| base.is_writable(&self.to))
     }
 
-    /// Moves a file of which ranges went ahead: the rest is written to its base, which then gets the name. EXDEV: it
-    /// cannot have another name there.
+    /// Moves a file whose ranges went ahead: writes the rest to its base, and gives that the name. EXDEV: the target cannot
+    /// give the base a second name.
     pub(super) fn finish_ahead(
         &self,
         round: &RoundState,

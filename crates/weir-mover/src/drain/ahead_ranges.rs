@@ -1,7 +1,7 @@
 //! The choice of the ranges of a file that go ahead ([`ahead`](super::ahead)).
 //!
-//! Whole stripes of the target go first; small pieces only if there is nothing else. The next ones are looked for behind
-//! the last, so that a file of any size costs few questions.
+//! Whole stripes of the target go first; small pieces only if there is nothing else. Each search begins behind the last
+//! range, so that a file of any size costs few calls.
 
 use std::ops::Range;
 
@@ -33,15 +33,15 @@ pub(super) struct RangeSearch {
     pub room: WantedRoom,
 }
 
-/// The ranges of a part of a file to have go ahead.
+/// The ranges of a part of a file that go ahead.
 pub(super) struct ChosenRanges {
     ranges: Vec<Range<u64>>,
     /// They are whole stripes.
     are_stripes: bool,
 }
 
-/// The ranges of a file to have go ahead next: whole stripes, or else what there is. It looks from an offset on to the
-/// end, and if there is nothing, before it.
+/// The ranges of a file that go ahead next: whole stripes, or smaller pieces if there is none. Searches from an offset to
+/// the end; if there are no stripes, also before the offset.
 pub(super) fn choose_ranges(
     table: &dyn EvictionTable,
     ino: Ino,
@@ -60,7 +60,7 @@ pub(super) fn choose_ranges(
     })
 }
 
-/// The same of a part of the file.
+/// The same for a part of the file.
 fn choose_within(
     table: &dyn EvictionTable,
     ino: Ino,

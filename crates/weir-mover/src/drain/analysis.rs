@@ -1,14 +1,14 @@
 //! Analysis in transit: files that are held back on the source until programs have analysed them.
 //!
-//! An *analyzer* names the files that it wants, and takes them one after the other. A file that a round
-//! would copy now (state B of Data Elevator, HiPC 2016) is queued for each analyzer that wants it, and is copied
-//! once all of them are done with it (M): also if an analysis failed, or an analyzer has left. What is copied is
-//! the content that they saw, or nothing. A file that is written again is a new one.
+//! An *analyzer* names the files that it wants, and takes them one after the other. A file that a round would copy now
+//! (state B of Data Elevator, HiPC 2016) is queued for each analyzer that wants it, and is copied once all of them are done
+//! with it (M), even if an analysis failed, or an analyzer has left. Only the content that they saw is copied. A file that
+//! is written again counts as a new one.
 //!
-//! Nothing is held back while the table *yields*, since a write waits for room: such a file is queued, whenever it was
-//! moved, and is evicted only while that lasts, after all others.
+//! Nothing is held back while the table *yields*, since a write waits for room. A file that was moved before its analysis
+//! is queued all the same. It is evicted only while the table yields, after all others.
 //!
-//! Left out: files that are on the target when an analyzer comes, and the programs themselves.
+//! Left out: files that are on the target when an analyzer joins, and the programs themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::content::ContentStamp;
 use crate::filter::PathFilter;
 use crate::tree::NodeKind;
 
-/// The number of an analyzer, which it has drawn.
+/// The number of an analyzer, which it has drawn at random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct AnalyzerId(pub u64);
 
@@ -40,7 +40,7 @@ pub struct AnalysisTask {
 pub enum TaskResult {
     /// It succeeded.
     Analysed,
-    /// It failed, and nobody tries again.
+    /// It failed, and is not tried again.
     Failed,
     /// The file has another content, or is gone.
     Outdated,
@@ -65,13 +65,13 @@ pub struct AnalysisTable {
 #[derive(Debug, Default)]
 struct TableState {
     analyzers: BTreeMap<AnalyzerId, JoinedAnalyzer>,
-    /// The last content of each file that was queued, while a walk sees it.
+    /// The last content of each file that was queued, as long as walks see it.
     files: BTreeMap<PathBuf, QueuedFile>,
-    /// Tasks under way, also of contents that were replaced: a path is analysed once at a time.
+    /// Tasks under way, also for contents that were replaced: an analyzer has one task for a path at a time.
     taken: BTreeSet<(AnalyzerId, PathBuf)>,
     /// The number of files that were queued.
     queued: u64,
-    /// The number of changes that somebody may wait for.
+    /// The number of changes, for [`AnalysisTable::wait_for_change`].
     changes: u64,
     counts: AnalysisCounts,
     yields: bool,
@@ -83,7 +83,7 @@ struct JoinedAnalyzer {
     wanted: PathFilter,
     /// The number of times that it has joined and not left.
     joined: u32,
-    /// In the order in which they were written.
+    /// Files in the order in which they were queued.
     queue: BTreeMap<u64, PathBuf>,
 }
 
@@ -100,7 +100,7 @@ struct QueuedFile {
 enum AnalysisState {
     /// It is queued, or under analysis.
     Awaited,
-    /// The analyzer met something else. If the file is still the same, it is to be queued again.
+    /// The analyzer met another content. If the file has this one again, it must be queued again.
     Outdated,
     Done,
 }
@@ -108,7 +108,7 @@ enum AnalysisState {
 /// The answer to a round that would copy a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AnalysisHold {
-    /// Nobody wants to analyse it, or nothing is held back.
+    /// No analyzer wants it, or nothing is held back.
     Free,
     /// It may change again soon.
     Unsettled,
@@ -180,8 +180,8 @@ impl AnalysisTable {
         self.changed.notify_all();
     }
 
-    /// Holds files back for an analyzer, until it has left as many times as it joined. `wanted`: paths
-    /// below the source, which begin with a slash.
+    /// Holds files back for an analyzer until it has left as often as it joined. `wanted`: paths below the source, which
+    /// begin with a slash.
     pub fn join(&self, id: AnalyzerId, wanted: &PathFilter) {
         self.change(|state| {
             let analyzer = state.analyzers.entry(id).or_insert_with(|| JoinedAnalyzer {
@@ -193,7 +193,7 @@ impl AnalysisTable {
         });
     }
 
-    /// Waits no longer for an analyzer, if it has not joined again.
+    /// Ends one join of an analyzer. After the last one, nothing is held back for it any more.
     pub fn leave(&self, id: AnalyzerId) {
         self.change(|state| {
             let Some(analyzer) = state.analyzers.get_mut(&id) else {
@@ -247,7 +247,7 @@ impl AnalysisTable {
             let file = file.filter(|file| file.content == task.content);
             if let Some(file) = file {
                 let state = match result {
-                    // The next round finds the new one.
+                    // The next round finds the new content.
                     TaskResult::Outdated => AnalysisState::Outdated,
                     TaskResult::Analysed | TaskResult::Failed => AnalysisState::Done,
                 };
@@ -261,7 +261,7 @@ impl AnalysisTable {
         });
     }
 
-    /// Has files copied though their analyses are not done, or no longer.
+    /// Begins to copy files before their analyses are done, or ends that.
     pub fn set_yielding(&self, yields: bool) {
         self.state().yields = yields;
     }
@@ -342,7 +342,7 @@ impl AnalysisTable {
         state.files.get(path).map(|file| file.content)
     }
 
-    /// True if a file is queued, or under analysis.
+    /// True if an analysis of this content is not done.
     pub(super) fn is_awaited(&self, path: &Path, content: ContentStamp) -> bool {
         let state = self.state();
         let file = state.files.get(path);
@@ -350,7 +350,7 @@ impl AnalysisTable {
             .is_some_and(|file| file.states.values().any(|one| *one != AnalysisState::Done))
     }
 
-    /// The files of which an analyzer has met another content.
+    /// The files in which an analyzer has met another content.
     pub(super) fn outdated(&self) -> Vec<(PathBuf, ContentStamp)> {
         let state = self.state();
         let is_outdated = |file: &QueuedFile| {
@@ -363,7 +363,7 @@ impl AnalysisTable {
             .collect()
     }
 
-    /// Forgets files that a walk saw no more, or with another content.
+    /// Forgets files that a walk did not see, or saw with another content.
     pub(super) fn forget_outdated(&self, walk: &TreeSnapshot) {
         let mut state = self.state();
         let is_there = |path: &Path, file: &QueuedFile| {

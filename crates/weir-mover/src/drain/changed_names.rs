@@ -15,7 +15,7 @@ pub(super) struct ChangedNames {
     pub failed: Vec<(PathBuf, MoveError)>,
     /// Directories of the target.
     pub directories: BTreeSet<PathBuf>,
-    /// The files of a renamed directory are to be copied again, one by one: the target has them under no name.
+    /// The files of a renamed directory must be copied again, one by one: the target does not have them under any name.
     pub has_merged: bool,
 }
 
@@ -42,8 +42,8 @@ impl ChangedNames {
     }
 }
 
-/// Puts names that are to be removed in the order in which programs removed them, those last of which that is not known. Directories
-/// come after what is in them.
+/// Sorts names by the time at which programs removed them; names with an unknown time come last. A directory comes after
+/// its entries.
 pub(super) fn sort_removals(paths: &mut [PathBuf], removed_at: impl Fn(&Path) -> Option<Time>) {
     const UNKNOWN: Time = Time {
         sec: i64::MAX,

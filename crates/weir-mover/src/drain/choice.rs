@@ -1,4 +1,4 @@
-//! The choice of files: which are moved, which of them before all others, and which are never evicted.
+//! The choice of files: those that are moved, those that are moved before all others, and those that are never evicted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::filter::PathFilter;
 /// The choice, by the path below the source.
 #[derive(Debug)]
 pub(super) struct FileChoice {
-    /// Files that are moved. Its paths begin with a slash, as those of all filters.
+    /// Files that are moved. As for all filters, paths begin with a slash.
     pub filter: PathFilter,
     /// Files that are moved before all others.
     pub first: Option<PathFilter>,
-    /// Others that are, because somebody waits for them.
+    /// Other files that are moved before all others, because somebody waits for them.
     pub urgent: Arc<UrgentPaths>,
     /// Files that are not evicted.
     pub kept: Option<PathFilter>,

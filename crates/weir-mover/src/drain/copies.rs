@@ -1,4 +1,4 @@
-//! The copies of evicted files: which there are, how a node of the target is known as one, and hidden names for them.
+//! The copies of evicted files: a table of them, the check that a node of the target is one, and hidden names for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -22,11 +22,11 @@ pub(super) struct DisplacedFile {
     pub ino: Ino,
     /// The path of the copy below the target.
     pub at: PathBuf,
-    /// How it is known.
+    /// The identity of the copy.
     pub identity: CopyIdentity,
     /// The names of the file.
     pub names: Vec<PathBuf>,
-    /// Its copy was to make way for another one.
+    /// Its copy has been set aside, so that another one can have its name.
     pub is_aside: bool,
 }
 
@@ -43,7 +43,7 @@ impl DisplacedFile {
         });
         match is_it {
             true => Ok(()),
-            // Its bytes are lost to the file.
+            // The file has lost the bytes of the copy.
             false => Err(MoveError::TargetChanged(target)),
         }
     }
@@ -54,21 +54,21 @@ impl DisplacedFile {
 pub(super) struct FileBase {
     /// Its path below the target.
     pub at: PathBuf,
-    /// The inode of the target that it has, if its name is hidden.
+    /// Its inode number on the target, if its name is hidden.
     pub inode: Option<u64>,
 }
 
 impl FileBase {
-    /// True if this drain, or one before, made it for ranges that go ahead.
+    /// True if this drain, or an earlier one, made it for ranges that go ahead.
     pub fn is_ahead(&self) -> bool {
         let name = self.at.file_name().unwrap_or_default().as_encoded_bytes();
         self.inode.is_some() && name.windows(AHEAD.len()).any(|part| part == AHEAD)
     }
 
-    /// True if it is for ranges that go ahead, and no version of the file.
+    /// True if ranges can go ahead into it: it is not a version of the file yet.
     pub fn is_writable<T: FileTree>(&self, to: &MoveSide<'_, T>) -> bool {
         let found = to.find_node(&self.at);
-        // A drain that was killed may have given it the name, too.
+        // A drain that was killed may have given it the name of the file already.
         self.is_ahead() && found.is_ok_and(|found| found.is_some_and(|found| found.nlink == 1))
     }
 }
@@ -76,15 +76,15 @@ impl FileBase {
 /// A part of the hidden name of a base that is written by ranges.
 const AHEAD: &[u8] = b"-ahead";
 
-/// The copies and bases of files on the target: a table without I/O, made anew by each round. Files by their inode numbers,
-/// paths below the target.
+/// The copies and bases of files on the target: a table without I/O, which each round makes anew. Keys are inode numbers;
+/// paths are below the target.
 #[derive(Debug)]
 pub(super) struct EvictedCopies<F> {
     /// The copies of evicted files.
     evicted: HashMap<u64, PathBuf>,
-    /// The bases of files of which a part is on the target alone.
+    /// The bases of files: the target alone has a part of their bytes.
     bases: HashMap<u64, FileBase>,
-    /// Bases that ranges of files go ahead into. They outlive a round.
+    /// Open bases into which ranges go ahead. They outlive a round.
     open_bases: HashMap<u64, Arc<F>>,
     /// The end of the last range of a file that went ahead. It outlives a round.
     gone_ahead: HashMap<u64, u64>,
@@ -142,7 +142,7 @@ impl<F> EvictedCopies<F> {
         self.bases.insert(ino, base);
     }
 
-    /// Forgets the base of a file whose copy is another one.
+    /// Forgets the base of a file that has another copy.
     pub fn forget_base(&mut self, ino: u64) {
         self.open_bases.remove(&ino);
         if let Some(base) = self.bases.remove(&ino) {
@@ -155,7 +155,7 @@ impl<F> EvictedCopies<F> {
         self.hidden.remove(at);
     }
 
-    /// The base that ranges of a file go into, if this process has it open.
+    /// The base into which ranges of a file go ahead, if this process has it open.
     pub fn find_open_base(&self, ino: u64) -> Option<&Arc<F>> {
         self.open_bases.get(&ino)
     }
@@ -184,7 +184,7 @@ impl<F> EvictedCopies<F> {
         self.open_bases.retain(|ino, _| bases.contains_key(ino));
     }
 
-    /// Has a copy stay where it is.
+    /// Makes a copy stay where it is.
     pub fn hold(&mut self, at: &Path) {
         self.held.insert(at.to_owned());
     }
@@ -202,7 +202,7 @@ impl<F> EvictedCopies<F> {
         &self.held
     }
 
-    /// True if a path, or one above or below it, is that of a copy which stays where it is.
+    /// True if a path, or one above or below it, is that of a held copy or of a hidden base.
     pub fn has_around(&self, path: &Path) -> bool {
         is_at_above_or_below(path, &self.held) || is_at_above_or_below(path, &self.hidden)
     }
@@ -215,7 +215,7 @@ pub(super) fn hidden_name(dir: &Path, ino: Ino, is_ahead: bool) -> PathBuf {
     part_of(&dir.join(OsString::from(format!("{:x}-{unique:x}{suffix}", ino.0))))
 }
 
-/// The copy that a node of the target is.
+/// The description of a node of the target as a copy.
 pub(super) fn copy_at(table: &dyn EvictionTable, path: &Path, there: &Stat) -> TargetCopy {
     TargetCopy {
         path: table.absolute(path),
@@ -226,7 +226,7 @@ pub(super) fn copy_at(table: &dyn EvictionTable, path: &Path, there: &Stat) -> T
     }
 }
 
-/// True if a node of the target is what a move of this version makes.
+/// True if a node of the target may be the result of a move of this version.
 pub(super) fn is_copy(version: &FileVersion, there: &Stat) -> bool {
     kind_of(there) == NodeKind::File
         && there.size == version.size

@@ -1,6 +1,6 @@
-//! The links of a tree that say where the copies of its evicted files are, and the removal of copies that no link names.
+//! The links that record the copies of a tree's evicted files, and the removal of copies that no link names.
 //!
-//! A link is put before anything relies on it, and a base is removed only after its link is gone or names another copy: a
+//! A link is made before anything relies on it. A base is removed only after its link is gone or names another copy. So a
 //! drain that is killed in between leaves a hidden file, never a link without its copy.
 
 use std::io::ErrorKind;
@@ -16,14 +16,14 @@ use crate::publish::is_part;
 use crate::side::MoveSide;
 use crate::tree::{unless, EvictionTable, FileTree};
 
-/// The links, and the target that they lead to.
+/// The links, and the target to which they lead.
 pub(super) struct CopyLinks<'d, 't, T: FileTree> {
     pub table: &'t dyn EvictionTable,
     pub to: &'d MoveSide<'t, T>,
 }
 
 impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
-    /// Those of the source; `None`: nothing is evicted from it.
+    /// The links of the source; `None`: nothing is evicted from it.
     pub fn find<S: FileTree>(
         from: &MoveSide<'t, S>,
         to: &'d MoveSide<'t, T>,
@@ -32,7 +32,7 @@ impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
         Some(CopyLinks { table, to })
     }
 
-    /// Frees the storage of a version of a file, if the target has it under this name; false: it has not, or the
+    /// Frees the storage of a version of a file, if the target has that version under this name; false: it does not, or the
     /// file cannot be evicted now.
     pub fn evict_version(&self, path: &Path, version: &FileVersion) -> std::io::Result<bool> {
         let there = self.to.tree.look_up(&self.to.join(path))?;
@@ -55,7 +55,8 @@ impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
         noted.map_err(MoveError::io("noting", &target))
     }
 
-    /// Finds a base that was left under a hidden name. A drain that was killed may have given it a name of its file.
+    /// Finds a base that an earlier drain left under a hidden name. If that drain was killed, the base may have a name of
+    /// its file instead.
     pub fn find_base(&self, file: &DisplacedFile, inode: u64) -> Result<FileBase, MoveError> {
         let base = FileBase {
             at: file.at.clone(),
@@ -78,7 +79,7 @@ impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
         Ok(base)
     }
 
-    /// Notes that the base of a file has this hidden name; returns its inode of the target.
+    /// Notes that the base of a file has this hidden name; returns its inode number on the target.
     pub fn note_base(&self, ino: Ino, at: &Path) -> Result<u64, MoveError> {
         let target = self.to.join(at);
         let there = self.to.find_node(&target)?;
@@ -91,13 +92,14 @@ impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
         Ok(there.ino)
     }
 
-    /// Forgets the copy of a file that does not need it any more; returns the part of the file that needs it.
+    /// Forgets the copy of a file that does not need it any more. Returns the part of the file for which the copy is
+    /// needed.
     pub fn forget_if_unused(&self, file: &EvictedFile, at: &Path) -> Result<CopyUse, MoveError> {
         let looking = || MoveError::io("looking for the file of", at);
         let used = self.table.copy_use(file.ino).map_err(looking())?;
         if used == CopyUse::None {
             self.table.forget_copy(file.ino).map_err(looking())?;
-            // Else it needs it again.
+            // If the link is still there, the file needs the copy again.
             if self.table.copy_of(file.ino).map_err(looking())?.is_none() {
                 self.remove_base(at)?;
             }
@@ -105,7 +107,7 @@ impl<'d, 't, T: FileTree> CopyLinks<'d, 't, T> {
         Ok(used)
     }
 
-    /// Removes the base of a file whose copy is another one.
+    /// Removes the base of a file that has another copy.
     pub fn drop_base<F>(&self, copies: &mut EvictedCopies<F>, ino: Ino) -> Result<(), MoveError> {
         let Some(base) = copies.find_base(ino.0).cloned() else {
             return Ok(());

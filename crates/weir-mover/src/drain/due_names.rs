@@ -1,4 +1,4 @@
-//! The changes of names that walks have seen, and the files that they wait for. `names` makes them. No I/O.
+//! The changes of names that walks have seen, and the files for which they wait. `names` makes the changes. No I/O.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use super::snapshot::{FileSet, FileVersion, TreeSnapshot};
 use super::target_state::TargetState;
 use crate::tree::NodeKind;
 
-/// The walks after which changes of names are made though programs moved files between directories during each: a
-/// file is missed by all only if it was moved in each of them, each time into a directory that was looked at before.
+/// After this many walks changes of names are made, even if programs moved files between directories during each: all walks
+/// miss a file only if it was moved during each of them, each time into a directory that had been read before.
 const MOST_LOOKS: u32 = 4;
 
-/// The times that removals wait for links that could not be made.
+/// The number of times that removals wait for links that could not be made.
 const MOST_HELD: u32 = 12;
 
 /// Names as a walk saw them.
 #[derive(Debug)]
 pub(super) struct WalkedNames {
     pub snapshot: Arc<TreeSnapshot>,
-    /// Changed links to directories that had the same names, and to which they still led, when the walk had ended:
-    /// it saw all of them at once.
+    /// Changed links whose directories had the same names after the walk, and still were their destinations: so the walk
+    /// saw all these names at once.
     pub steady: HashSet<PathBuf>,
 }
 
@@ -31,18 +31,18 @@ pub(super) struct WalkedNames {
 #[derive(Debug)]
 pub(super) struct DueNames {
     pub seen: WalkedNames,
-    /// Files that are to be on the target before.
+    /// Files that must be on the target before.
     awaited: FileSet,
-    /// Files that get their names after directories have got theirs, and before anything is removed.
+    /// Files that get their names after directories, and before anything is removed.
     behind: WaitingFiles,
-    /// The later walks that met no name which vanished: files that they saw are among them.
+    /// The number of later walks that met no name which vanished.
     looks: u32,
-    /// The walk after which none was hidden from all. A program may have made a link that the first walk missed before
-    /// it removed something that the first walk did not see any more: this one has seen it.
+    /// The walk after which no file can have been hidden from all walks. A program may have made a link, which the first
+    /// walk missed, before a removal that the first walk saw: this walk has seen the link.
     last: Option<Arc<WalkedNames>>,
 }
 
-/// Removals that two walks saw, and that wait for files which came after directories.
+/// Removals that two walks saw, and that wait for files which get their names after directories.
 #[derive(Debug)]
 pub(super) struct LateRemovals {
     pub then: Arc<TreeSnapshot>,
@@ -52,16 +52,17 @@ pub(super) struct LateRemovals {
 
 /// The state of the files that due changes wait for.
 pub(super) enum Awaited {
-    /// The second is the later of the two walks whose changes are made.
+    /// The target has the files. The walk is the later of the two whose changes are made.
     There(DueNames, Arc<WalkedNames>),
     Missing(DueNames),
-    /// Programs have removed some, and will have written others instead, or have renamed them to where the target has
-    /// something that these changes remove: the changes are those of a later walk.
+    /// Programs have removed some files, and may have written others instead; or they have renamed them to a path where the
+    /// target has a node that these changes remove. So the changes of a later walk are made instead.
     Gone,
 }
 
 impl DueNames {
-    /// Notes another walk, whose files are awaited, too. `look`: looks at its names once more, if this is the last one.
+    /// Notes another walk, whose files are awaited, too. If this is the last walk, calls `look`, which reads its names once
+    /// more.
     pub fn note_walk(&mut self, round: &RoundState, look: impl FnOnce() -> WalkedNames) {
         if self.last.is_some() {
             return;
@@ -77,13 +78,13 @@ impl DueNames {
         }
     }
 
-    /// Forgets awaited files that the target has, or that programs write all the time.
+    /// Ends the wait for files that the target has, or that programs write all the time.
     pub fn forget_files(&mut self, round: &RoundState, moved: &MovedNodes) {
         let known: HashSet<_> = moved.iter().map(|(_, node)| node.version.inode()).collect();
         // A log that is opened again and again is never closed for long.
         self.awaited
             .retain(|inode| !round.open.contains(inode) || !known.contains(inode));
-        // A program may have renamed one before it was copied: it was by its new name.
+        // A program may have renamed a file before it was copied: the target has it under the new name.
         if !self.awaited.is_empty() {
             for (path, node) in round.snapshot.of_kind(NodeKind::File) {
                 if moved.has_version(path, node) {
@@ -93,7 +94,7 @@ impl DueNames {
         }
     }
 
-    /// The state of the awaited files. `can_be_placed`: the target has nothing in the way of a file.
+    /// The state of the awaited files. `can_be_placed`: true if nothing on the target is in the way of a file.
     pub fn find_awaited(
         self,
         now: &TreeSnapshot,
@@ -114,7 +115,7 @@ impl DueNames {
 pub(super) struct DueChanges {
     names: Option<DueNames>,
     late: Option<LateRemovals>,
-    /// The times that removals were held back since the last one.
+    /// The number of times that removals were held back since the last one was made.
     held_removals: u32,
 }
 
@@ -132,7 +133,7 @@ impl DueChanges {
         self.names = Some(names);
     }
 
-    /// Has the changes that a walk saw wait for the files of its round.
+    /// Adds the changes that a walk saw; they wait for the files of its round.
     pub fn add_names(&mut self, seen: WalkedNames, round: &RoundState) {
         self.names = Some(DueNames {
             seen,
@@ -150,7 +151,7 @@ impl DueChanges {
         }
     }
 
-    /// Has the names of directories not wait for a file that waits for them.
+    /// Makes the names of directories not wait for a file that waits for them.
     pub fn put_behind(&mut self, path: &Path, version: &FileVersion) {
         if let Some(names) = &mut self.names {
             names.awaited.remove(path, version);
@@ -158,8 +159,8 @@ impl DueChanges {
         }
     }
 
-    /// Decides about the removals of changes whose links and directories have had their turn; true: they are made now.
-    /// `has_merged`: the files of a renamed directory are to be copied again.
+    /// Decides about removals, once the links and directories of the same changes are done; true: they are made now.
+    /// `has_merged`: the files of a renamed directory must be copied again.
     pub fn begins_removals<F>(
         &mut self,
         due: DueNames,
@@ -171,17 +172,18 @@ impl DueChanges {
         let later = &last.snapshot;
         let mut unmade_links = target.moved.unmade_links(later, now);
         if has_merged && self.held_removals < MOST_HELD {
-            // Programs may have renamed it before they removed something. The changes of the next walk wait for its files.
+            // Programs may have renamed the directory before they removed something. The changes of the next walk wait for
+            // its files.
             self.held_removals += 1;
         } else if target.relocated.awaits_name(later, now) {
-            // They may have renamed this one before, too.
+            // They may have renamed this directory before the removal, too.
             self.names = Some(due);
         } else if unmade_links.next().is_some() && self.held_removals < MOST_HELD {
-            // Where they led to is gone again. Those of the next walk come first.
+            // The destinations of these links are gone again. The links of the next walk come first.
             self.held_removals += 1;
         } else if target.moved.lacks_files(&due.behind, now) {
-            // They come next, now that the directories have their names. The removals of the first walk are made before
-            // those of later ones.
+            // These files come next, now that the directories have their names. The removals of the first walk are made
+            // before those of later ones.
             self.late.get_or_insert(LateRemovals {
                 then: due.seen.snapshot,
                 last: Arc::clone(later),

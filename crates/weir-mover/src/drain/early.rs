@@ -1,19 +1,20 @@
-//! Files that programs write again and again: they are copied before the walk of a round.
+//! Files that programs write again and again: a round copies them before its walk.
 //!
-//! A program writes `data.8`, then 8 into `progress`, and so on, each turn in less time than a round takes. A copy that begins after the
-//! walk finds `progress` in a later version, and that may speak of files which the walk has not seen. So a small file whose copy has
-//! failed, since a program had written it meanwhile, is copied up to its name before the next walk. This walk sees all that was
-//! closed before the copy. For the round the file then counts as the walk would have found it at the time of the copy
-//! ([`Drain::set_back`]), and it gets its name in turn ([`order`](super::order)).
+//! A program writes `data.8`, then 8 into `progress`, and so on, each step in less time than a round takes. A copy that
+//! begins after the walk finds a later version of `progress`, which may refer to files that the walk has not seen. So if
+//! the copy of a small file has failed, because a program wrote the file meanwhile, the next round copies it before its
+//! walk, without naming it. This walk sees every file that was closed before the copy. For this round the file then counts
+//! as having the copied version ([`Drain::set_back`]), and it gets its name in turn ([`order`](super::order)).
 //!
-//! If the walk has found a later version,
-//! - files that changed after the copy wait for that, and so do removals and links that the walk has found;
-//! - the copy is given up if it may speak of what the walk cannot have found any more: if programs have since removed or renamed
-//!   a file that the target does not have, or written one again, or renamed a directory. After [`LONGEST_WAIT`] rounds the
-//!   file gets its name all the same, unless a directory was renamed.
+//! If the walk finds a later version,
+//! - files that changed after the copy wait for the later version, and so do removals and links that the walk has found;
+//! - the drain gives the copy up if it may refer to files that the walk could not find any more: if programs have since
+//!   removed, renamed or rewritten a file that the target does not have, or renamed a directory. After [`LONGEST_WAIT`]
+//!   rounds the file gets its name all the same, unless a directory was renamed.
 //!
-//! Left out: files in directories that programs have made and removed since the walk before; large files, files with several
-//! names, those that wait for an analysis, and evicted ones, which are copied in whichever version they have by then.
+//! Left out: files in directories that programs have made and removed since the previous walk. Large files, files with
+//! several names, those that wait for an analysis, and evicted ones are copied after the walk, in the version that they
+//! have then.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
@@ -41,7 +42,7 @@ use crate::stage::StageProgress;
 use crate::stripe::IO_BYTES;
 use crate::tree::{FileTree, NodeKind, TreeHistory};
 
-/// The most such files.
+/// The most files that a round copies before its walk.
 const MOST_FILES: usize = 64;
 
 /// The state of a file that was copied before the walk, once the walk has seen it.
@@ -58,7 +59,7 @@ enum EarlyState {
 /// A file that was copied before the walk of this round.
 #[derive(Debug)]
 struct EarlyFile<C> {
-    /// Until it has its name, or is given up.
+    /// The copy, until it has its name or is given up.
     copy: Option<C>,
     /// The version of the copy.
     version: FileVersion,
@@ -79,9 +80,9 @@ pub(super) struct EarlyCopies<C> {
     /// By the path below both directories.
     wanted: BTreeSet<PathBuf>,
     files: HashMap<PathBuf, EarlyFile<C>>,
-    /// The history of names before the copies were begun, if all servers have told it.
+    /// The history of names before the copies were begun, if all servers have sent it.
     history: Option<TreeHistory>,
-    /// No rename that could hide a name was under way from then on until the walk ended.
+    /// From then on until the walk ended, no rename was under way that could hide a name.
     is_calm: bool,
 }
 
@@ -115,12 +116,12 @@ impl<C> EarlyCopies<C> {
         self.files.insert(path, file);
     }
 
-    /// Takes a copy out that gets its name.
+    /// Takes out a copy that is about to get its name.
     fn take_copy(&mut self, path: &Path) -> Option<C> {
         self.files.get_mut(path)?.copy.take()
     }
 
-    /// Gives the copy of a file up.
+    /// Gives up the copy of a file.
     fn give_up(&mut self, path: &Path) {
         if let Some(file) = self.files.get_mut(path) {
             file.copy = None;
@@ -149,14 +150,14 @@ impl<C> EarlyCopies<C> {
         self.files.iter().filter(|(_, file)| file.is_outdated())
     }
 
-    /// The last time at which a file is known to have had the version of its copy; `None`: it still has.
+    /// The last time at which a file is known to have had the version of its copy; `None`: it still has it.
     pub(super) fn outdated_since(&self, path: &Path) -> Option<Time> {
         let file = self.files.get(path);
         let file = file.filter(|file| file.is_outdated());
         file.map(|file| file.unchanged_at)
     }
 
-    /// The files of which the walk has found a later version.
+    /// The files that the walk found in a later version.
     pub(super) fn outdated_paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.outdated().map(|(path, _)| path)
     }
@@ -171,7 +172,7 @@ impl<C> EarlyCopies<C> {
         self.is_calm = is_calm(self.history.as_ref(), after);
     }
 
-    /// Removes the copies that got no names.
+    /// Drops the copies that got no names; this removes their parts.
     pub(super) fn remove_copies(&mut self) {
         for file in self.files.values_mut() {
             file.copy = None;
@@ -185,8 +186,8 @@ impl<C> EarlyCopies<C> {
     }
 }
 
-/// A file that a copy may speak of, and that the walk cannot have found as it was then: programs have written it again, or it has
-/// lost a name that the target does not have.
+/// A file to which a copy may refer, and which the walk cannot have found as it was then: programs have written it again,
+/// or it has lost a name that the target does not have.
 #[derive(Debug)]
 struct MissedFile {
     path: PathBuf,
@@ -196,7 +197,7 @@ struct MissedFile {
     born: Option<Time>,
     /// If it was written: its inode.
     written: Option<(u64, u64)>,
-    /// A program has it open that has had it open always, once this was asked.
+    /// True if a program has it open and no walk has found it closed; asked once.
     is_open: OnceCell<bool>,
 }
 
@@ -207,7 +208,7 @@ fn version_at<S: FileTree>(from: &MoveSide<'_, S>, path: &Path) -> Option<FileVe
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
-    /// Copies the files that programs write again and again.
+    /// Copies the files that programs write again and again, without naming them.
     pub(super) fn copy_early(
         &mut self,
         settled: Duration,
@@ -226,7 +227,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
             copies.insert(target.to_owned(), copy);
         };
-        // The round copies the files that fail here once more, after the walk, and reports their errors.
+        // If a file fails here, the round copies it again after the walk, and reports its error.
         let (from, to) = (self.from.tree, self.to.tree);
         copy_unnamed(
             from,
@@ -248,8 +249,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// The requested files that changed since they were moved, and could get their names now. Those that did not change are not
-    /// requested any more.
+    /// The requested files that changed since they were moved, and could get their names now. Forgets the requests for
+    /// files that did not change.
     fn files_to_copy_early(&mut self, settled: Duration) -> Vec<(PathBuf, FileToMove)> {
         let wanted = std::mem::take(&mut self.early.wanted);
         if !self.order.is_in_force() {
@@ -284,7 +285,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// True if a file can be copied before the walk, and its name could be given now.
+    /// True if a file can be copied before the walk, and could get its name now.
     fn is_due_early(&self, path: &Path, found: &Stat, settled: Duration) -> bool {
         let is_settled = since_1970(found.ctime) <= settled;
         (self.due.has_names() || is_settled)
@@ -318,7 +319,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let seen = snapshot.get(path);
             seen.is_some_and(|seen| seen.kind == NodeKind::File && !seen.has_links)
         };
-        // Else the copy is in another directory.
+        // If not, the copy is in another directory.
         let is_known = |dir: &Path| {
             let inode = |version: FileVersion| version.inode();
             let moved = self.target.moved.get(dir).map(|moved| inode(moved.version));
@@ -335,7 +336,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
         let is_outdated = |path: &Path, version: FileVersion| {
             let seen = snapshot.get(path).map(|node| node.version);
-            // Programs may have removed the files that it speaks of while the walk was under way, and then have changed it.
+            // During the walk programs may have removed the files to which it refers, and then have changed it.
             seen != Some(version) || version_at(&self.from, path) != Some(version)
         };
         for (path, file) in &mut self.early.files {
@@ -358,7 +359,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// The files that outdated copies may speak of, and that the walk cannot have found as they were.
+    /// The files to which outdated copies may refer, and which the walk cannot have found as they were.
     fn missed_files(&self, snapshot: &TreeSnapshot) -> Vec<MissedFile> {
         let Some(since) = self.early.first_outdated() else {
             return Vec::new();
@@ -389,16 +390,16 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         lost.chain(written).collect()
     }
 
-    /// True if a copy may speak of a file that was missed.
+    /// True if a copy may refer to a file that was missed.
     fn may_speak_of(&self, early: &EarlyFile<ReadyCopy<'t, T>>, missed: &MissedFile) -> bool {
         let is_older = missed.born.is_none_or(|born| born <= early.version.ctime);
-        // The file itself, or one that has been copied as it was then.
+        // The file itself, or another one that was copied in the version of that time.
         let is_copied = self.early.has_copy_until(&missed.path, early.version.ctime);
         let is_open = || self.was_always_open(missed);
         is_older && missed.changed > early.unchanged_at && !is_copied && !is_open()
     }
 
-    /// True if a program has a file open for writing that no walk has found closed: no file waits for it.
+    /// True if a program has a file open for writing that no walk has found closed: other files do not wait for it.
     fn was_always_open(&self, missed: &MissedFile) -> bool {
         let Some(inode) = missed.written else {
             return false;
@@ -409,7 +410,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         })
     }
 
-    /// Gives a file its name that was copied before the walk.
+    /// Gives its name to a file that was copied before the walk.
     pub(super) fn name_early(
         &mut self,
         path: &Path,

@@ -11,7 +11,7 @@ use super::{Drain, MovedNode, MovedNodes, PendingFile, PendingState};
 use crate::summary::StageSummary;
 use crate::tree::{FileTree, NodeKind};
 
-/// Something that has become of a file.
+/// A new state of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MoveEvent {
     /// Its path below the source.
@@ -26,7 +26,7 @@ pub struct MoveEvent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum FileEvent {
-    /// This version of it is on the target, and on its storage.
+    /// The target has this version of it, synced to storage.
     Safe {
         /// Its size.
         bytes: u64,
@@ -36,18 +36,18 @@ pub enum FileEvent {
         /// Its size.
         bytes: u64,
     },
-    /// It could not be moved, for another reason than before; it is tried again, if it is not the end.
+    /// It could not be moved, for another reason than before. Unless the drain ends, it is tried again.
     Failed {
         /// The reason, in one line.
         reason: String,
     },
 }
 
-/// The events that nobody has taken yet.
+/// The events that the caller has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     events: Vec<MoveEvent>,
-    /// The failures that were told, with their reasons.
+    /// The failures that were reported, with their reasons.
     failed: HashSet<(PathBuf, String)>,
 }
 
@@ -64,7 +64,7 @@ impl EventLog {
         }
     }
 
-    /// Notes the files that a round found or made safe, and those that it could not move.
+    /// Notes the files that are safe after a round, and those that it could not move.
     pub fn note_round<F>(
         &mut self,
         target: &mut TargetState<F>,
@@ -97,7 +97,7 @@ impl EventLog {
         self.add(path, FileEvent::Evicted { bytes });
     }
 
-    /// Notes the files that the end has moved, and those that it has not.
+    /// Notes the files that the final stage has moved, and those that it could not move.
     pub fn note_finish(
         &mut self,
         moved: &MovedNodes,
@@ -112,7 +112,7 @@ impl EventLog {
             self.add_failure(&path, &failure.reason);
             failed.insert(path);
         }
-        // Of one that was stopped nobody knows how far it came.
+        // If the stage was stopped, the files that it has moved are not known.
         if summary.stopped {
             return;
         }
@@ -129,7 +129,7 @@ impl EventLog {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Notes what becomes of files from now on, for [`Drain::take_events`].
+    /// Notes the events of files from now on, for [`Drain::take_events`].
     pub fn note_events(&mut self) {
         self.events = Some(EventLog::default());
     }

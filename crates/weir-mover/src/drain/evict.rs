@@ -1,11 +1,10 @@
-//! Eviction: the storage of files that are on the target is freed, the least recently used ones first, when
-//! the instance has little room.
+//! Eviction: when the instance has little room, the drain frees the storage of files that are on the target, the least
+//! recently used ones first.
 //!
-//! Programs read an evicted file's bytes from its copy, the file that the drain has made on the target. So the
-//! copy is *held* as long as the file has another name than it, or none that a walk saw: nothing replaces or
-//! removes it there. A renamed file gets its copy under the new name by a link of the target's, before anything
-//! else is moved; where the target has no links, it is copied. Of files that have exchanged their names, one
-//! has its copy under a hidden name in between.
+//! Programs read an evicted file's bytes from its copy, the file that the drain has made on the target. So the copy is
+//! *held* as long as its name is not one that the file has in the walk: nothing replaces or removes it. If a file is
+//! renamed, its copy gets the new name by a hard link on the target, before anything else is moved; if the target makes no
+//! links, the file is copied. If files have exchanged their names, the copy of one has a hidden name in between.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::AddAssign;
@@ -31,12 +30,12 @@ use crate::sources::StagePair;
 use crate::stage::StageProgress;
 use crate::tree::{EvictionTable, FileTree, NodeKind};
 
-/// A file whose storage was freed.
+/// The amount of storage that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EvictedBytes {
     /// Files.
     pub files: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -48,13 +47,13 @@ impl AddAssign for EvictedBytes {
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
-    /// The links of the evicted files of a tree that has some.
+    /// The links of the evicted files. The tree must have such files.
     pub(super) fn copy_links(&self) -> CopyLinks<'_, 't, T> {
         CopyLinks::find(&self.from, &self.to).expect("it has an evicted file")
     }
 
-    /// Evicts files that the last round found safe, until this many bytes are free, those first that were
-    /// made at the server of this rank. Fails if the instance does.
+    /// Evicts files that the last round found safe, until this many bytes are free. Files that were made at the server of
+    /// this rank come first; files that await an analysis come last. Fails if a call of the instance fails.
     pub fn evict(&mut self, rank: u16, bytes: u64) -> Result<EvictedBytes, MoveError> {
         let mut evicted = EvictedBytes::default();
         if self.from.tree.evictions().is_none() {
@@ -98,7 +97,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
     fn evictable<'s>(&self, snapshot: &'s TreeSnapshot) -> Vec<(&'s PathBuf, &'s SeenNode)> {
         let files = snapshot.of_kind(NodeKind::File);
         let is_evictable = |(path, node): &(&PathBuf, &SeenNode)| {
-            // The copy has one name. Another one of the file would show it under that.
+            // A copy has one name only, so files with several names are not evicted.
             node.version.size > 0
                 && !node.has_links
                 && !self.target.copies.is_evicted(node.version.ino)
@@ -122,7 +121,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.copy_links().evict_version(path, version)
     }
 
-    /// Gives the copies of evicted files the names that these files have now, and notes those that are to stay where they are.
+    /// Gives the copies of evicted files the names that these files have now, and holds the copies that cannot get them.
     pub(super) fn relink_copies(&mut self, round: &mut RoundState, progress: &StageProgress) {
         self.target.copies.clear();
         let Some(table) = self.from.tree.evictions() else {
@@ -134,7 +133,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for file in &displaced {
             self.target.copies.hold(&file.at);
         }
-        // A copy that gets its name may make way for another one.
+        // When a copy gets its name, its old name is free for another one.
         loop {
             let before = displaced.len();
             displaced.retain(|file| {
@@ -151,7 +150,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             if displaced.len() < before {
                 continue;
             }
-            // Files that have exchanged their names: one makes way.
+            // Files have exchanged their names: set one copy aside.
             let is_in_cycle = |file: &&mut DisplacedFile| !file.names.is_empty() && !file.is_aside;
             let Some(file) = displaced.iter_mut().find(is_in_cycle) else {
                 break;
@@ -163,7 +162,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// The evicted files whose copies have no name of theirs.
+    /// The evicted files whose copies have none of the file's names.
     fn displaced(
         &mut self,
         table: &dyn EvictionTable,
@@ -192,7 +191,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let names = names.remove(&file.ino.0).unwrap_or_default();
             let with_names = DisplacedFile {
                 ino: file.ino,
-                // One that has made way already does so once.
+                // A copy that was set aside already is not set aside again.
                 is_aside: at.file_name().is_some_and(is_part)
                     && at.parent() == Some(self.target.lasting_directory(&at, &snapshot)),
                 at,
@@ -213,8 +212,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         displaced
     }
 
-    /// Gives the copy of an evicted file the attributes that programs have set since; it is not copied anew,
-    /// for its name may be another file's by then.
+    /// Gives the copy of an evicted file the attributes that programs have set since; it is not copied again, since its
+    /// name may belong to another file by then.
     pub(super) fn keep_copy_attributes(
         &mut self,
         path: &Path,
@@ -247,7 +246,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.place_copy(progress, round, file, name, name)?;
         let node = round.snapshot.get(name).expect("its name was seen");
         self.keep_copy_attributes(name, node)?;
-        // It was set aside there, perhaps.
+        // Its old name may be a hidden one.
         self.copy_links().remove_base(&file.at)
     }
 
@@ -270,8 +269,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         Ok(())
     }
 
-    /// Has the copy of a file at another path, too. `name`: a name of the file, by which it is copied where the
-    /// target has no links.
+    /// Gives the copy of a file a second path. `name`: a name of the file, from which it is copied if the target makes no
+    /// links.
     pub(super) fn place_copy(
         &self,
         progress: &StageProgress,

@@ -1,4 +1,4 @@
-//! The state of one file on its way, for a program that asks: what the last round knows of it, unless the file has changed
+//! The state of one file on its way, for a program that asks. It comes from the last round, unless the file has changed
 //! since.
 
 use std::io;
@@ -23,9 +23,9 @@ pub enum FileDrainState {
     Writing,
     /// It is closed, and awaits its move, or is being moved (B, D).
     Written,
-    /// It awaits its analysis, or is under it (A).
+    /// It awaits its analysis, or is being analysed (A).
     Analysis,
-    /// The target has it as it is (F).
+    /// The target has its current version (F).
     Safe,
     /// It could not be moved, and is tried again.
     Failed {
@@ -35,8 +35,8 @@ pub enum FileDrainState {
 }
 
 impl DrainRound {
-    /// The state of the file at a path below the source, and its size; `None`: the source has none. After the first round.
-    /// EISDIR, EINVAL: it is no file.
+    /// The state of the file at a path below the source, and its size; `None`: the source has none. Valid after the first
+    /// round. EISDIR, EINVAL: it is no regular file.
     pub fn find_file_state<S: FileTree>(
         &self,
         tree: &S,
@@ -61,7 +61,7 @@ impl DrainRound {
 
     fn state_of_closed(&self, path: &Path, stat: &Stat) -> FileDrainState {
         let seen = self.names_seen.get(path).map(|node| node.version);
-        // It is not what the round saw.
+        // It has changed since the round saw it.
         if seen != Some(FileVersion::from(stat)) {
             return FileDrainState::Written;
         }
@@ -72,7 +72,7 @@ impl DrainRound {
             Some(PendingState::Failed { reason }) => FileDrainState::Failed {
                 reason: reason.clone(),
             },
-            // A program has closed it since.
+            // It is closed now.
             Some(PendingState::Waiting | PendingState::Open | PendingState::Unlaminated) => {
                 FileDrainState::Written
             }

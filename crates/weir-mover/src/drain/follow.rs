@@ -1,8 +1,8 @@
-//! Files that programs have renamed: what was copied of them gets the new name by a link of the target's, and is not
-//! copied again. The old name goes as any other that the tree does not have any more, so the file has a name at
-//! every moment.
+//! Files that programs have renamed: the copy gets the new name by a hard link on the target, so that the file is not
+//! copied again. The old name is removed later, like any other that the tree does not have any more: so the file has a name
+//! at every moment.
 //!
-//! Left out: targets without links between the two directories, and files with several names; both are copied.
+//! Left out: targets that make no links between the two directories, and files with several names. These files are copied.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ use crate::tree::{FileTree, NodeKind};
 pub(super) enum FollowOutcome {
     /// It has its name, and all attributes.
     Named,
-    /// It has its name. A copy is to set the attributes.
+    /// It has its name. A copy must set the attributes.
     Linked,
-    /// It is to be copied.
+    /// It must be copied.
     NotLinked,
-    /// The target makes no such links: all renamed files are to be copied.
+    /// The target makes no such links: all renamed files must be copied.
     Refused,
 }
 
@@ -37,8 +37,7 @@ impl FollowOutcome {
 }
 
 impl MovedNodes {
-    /// Of these files those that are moved in the same version under other names, which they do not have any
-    /// more.
+    /// Those of the chosen files that were moved with the same content under other names, which they do not have any more.
     fn find_renamed(
         &self,
         snapshot: &TreeSnapshot,
@@ -51,7 +50,7 @@ impl MovedNodes {
         let renamed = self.iter().filter_map(|(from, moved)| {
             let (path, node) = wanted.get(&moved.version.inode())?;
             let seen = snapshot.get(from);
-            // Its successor may have got the old name on the target before, and would be taken for it.
+            // On the target the file's successor may have got the old name already, and would be taken for the file.
             let is_like_successor = seen.is_some_and(|seen| {
                 seen.version.size == moved.version.size && seen.version.mtime == moved.version.mtime
             });
@@ -72,7 +71,7 @@ impl MovedNodes {
 }
 
 impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
-    /// Gives a renamed file its new name. Where this fails, a copy tries it again, and reports the error.
+    /// Gives a renamed file its new name. If this fails, the file is copied, and the copy reports the error.
     pub(super) fn follow(&self, file: &RenamedFile, node: &SeenNode) -> FollowOutcome {
         match self.link_renamed(&file.from, &file.path, node) {
             Ok(LinkOutcome::Made | LinkOutcome::There) => {
@@ -86,7 +85,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
         }
     }
 
-    /// Gives what was copied of a file its new name.
+    /// Gives the copy of a file its new name.
     fn link_renamed(
         &self,
         from: &Path,
@@ -95,7 +94,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
     ) -> Result<LinkOutcome, MoveError> {
         let (existing, target) = (self.view.find_path(from), self.view.find_path(path));
         let there = self.view.to.find_node(&existing)?;
-        // Another file may have got the old name since.
+        // The old name may belong to another file by now.
         let moved = self.view.state.moved.get(from);
         let moved = moved.filter(|moved| moved.version.inode() == node.version.inode());
         let is_as_made =
@@ -110,7 +109,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
         })
     }
 
-    /// Gives a file that has got its new name the attributes that the source has.
+    /// Gives a file with a new name the attributes of the source.
     fn keep_link_attributes(&self, path: &Path, node: &SeenNode) -> Result<(), MoveError> {
         let target = self.view.find_path(path);
         match_xattrs(
@@ -129,8 +128,8 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Gives renamed files their new names, unless others are to have theirs before: then they come in turn with these. Returns
-    /// the files that are to be copied.
+    /// Gives renamed files their new names. If other files must get theirs before, the renamed files come in turn with
+    /// them. Returns the files that must be copied.
     pub(super) fn follow_files<'s>(
         &mut self,
         round: &mut RoundState,
@@ -144,7 +143,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut followed = Vec::new();
         let mut directories = BTreeSet::new();
         let mut left = Vec::new();
-        // One for the files that are moved first, one for the others.
+        // One entry for the files that are moved first, one for the others.
         let mut is_behind = [false; 2];
         for (path, node) in chosen {
             let is_behind = &mut is_behind[usize::from(self.choice.is_first(path))];
@@ -152,7 +151,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let has_others = *is_behind || self.history.removals.has_some();
             let comes_in_turn = has_others && self.turns().is_ordered(path);
             let renamed = known.remove(path);
-            // Where the target makes no links, each would hold up those behind it.
+            // If the target makes no links, each renamed file would hold up those behind it.
             let outcome = match renamed.filter(|_| !(comes_in_turn && self.has_refused_links)) {
                 Some(file) if comes_in_turn => {
                     round.renamed.push(file);
@@ -199,7 +198,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return round.pend(path, node, PendingState::Waiting);
         }
         let is_whole = outcome == FollowOutcome::Named && is_synced;
-        // A program may rename it again at once: then no copy follows, and this name is to go.
+        // Noted also if doubtful: a program may rename the file again at once; then no copy follows, and this name must be
+        // removed.
         let moved = MovedNode {
             is_doubtful: !is_whole,
             ..MovedNode::from_seen(node, true)

@@ -1,4 +1,4 @@
-//! The changes of names that programs have made, as far as the servers have told them.
+//! The changes of names that programs have made, as far as the servers have reported them.
 
 use super::order::NameOrder;
 use super::removals::{find_inode, RemovalHistory};

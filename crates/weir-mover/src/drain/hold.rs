@@ -1,5 +1,5 @@
-//! The files of a drain that are held back for their analysis: what rounds, copies, evictions and the end ask the
-//! table of `analysis`.
+//! The files of a drain that are held back for their analysis: the questions of rounds, copies and evictions to the table
+//! of `analysis`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum AnalysesLeft {
     None,
     /// Some are queued, or under analysis.
     Queued,
-    /// Some are queued by a later round, once what has their names on the target is removed.
+    /// A later round queues some, once other nodes with their names are removed from the target.
     Blocked,
 }
 
@@ -46,7 +46,7 @@ impl HeldFiles {
         }
     }
 
-    /// True if a file is to be analysed, whatever its content is.
+    /// True if a file is to be analysed, with any content.
     pub fn is_wanted(&self, path: &Path) -> bool {
         self.0.as_ref().is_some_and(|table| table.wants(path))
     }
@@ -56,14 +56,15 @@ impl HeldFiles {
         self.0.as_ref()?.content(path)
     }
 
-    /// Forgets the analyses of files that a walk saw no more, and queues those again that are as they were.
+    /// Forgets the analyses of files that a walk did not see any more, and queues outdated analyses again if the file is
+    /// closed with the same content.
     pub fn review<S: FileTree>(&self, walk: &TreeSnapshot, from: &MoveSide<'_, S>) {
         let Some(table) = &self.0 else {
             return;
         };
         table.forget_outdated(walk);
         for (path, content) in table.outdated() {
-            // Else it will be another one.
+            // If a program writes the file, it will have another content.
             let state = from.tree.write_state(&from.join(&path));
             if matches!(state, Ok(WriteState::Written)) {
                 table.queue(&path, content, true);
@@ -71,7 +72,7 @@ impl HeldFiles {
         }
     }
 
-    /// Queues a file that the target has got, if it was not analysed before, since a write waited for room.
+    /// Queues a file that has been moved without its analysis, because a write waited for room.
     pub fn queue_moved(&self, path: &Path, version: &FileVersion) {
         if let Some(table) = &self.0 {
             table.queue(path, version.into(), true);
@@ -96,8 +97,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.held_files = HeldFiles(Some(table));
     }
 
-    /// A round after the last write of the programs, which takes all files for settled. Files whose bytes would
-    /// be laminated in the end are laminated now, if they are to be analysed.
+    /// A round after the last write of the programs, for which all files count as settled. Files that would be laminated at
+    /// the end are laminated now if they are to be analysed.
     pub fn round_at_end(
         &mut self,
         laminates: bool,
@@ -113,7 +114,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_hidden = |file: &&PendingFile| file.state == PendingState::Unlaminated;
         let hidden = round.pending.iter().filter(is_hidden);
         let wanted = hidden.filter(|file| table.wants(&file.path));
-        // One that cannot be laminated is tried again, and told, by the end.
+        // If a file cannot be laminated, the final stage tries it again, and reports it.
         let laminated = wanted
             .filter(|file| self.from.tree.laminate(&self.from.join(&file.path)).is_ok())
             .count();
@@ -130,7 +131,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_blocked = |file: &PendingFile| {
             file.state == PendingState::Waiting && self.held_files.is_wanted(&file.path)
         };
-        // Also of files that were moved while a write waited.
+        // This includes files that were moved while a write waited.
         if table.is_some_and(|table| table.unfinished() > 0) || round.pending.iter().any(is_held) {
             AnalysesLeft::Queued
         } else if round.pending.iter().any(is_blocked) {
@@ -140,7 +141,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Notes that a file has its name on the target, by whatever way it got there.
+    /// Notes that a file has its name on the target, however it got it.
     pub(super) fn note_placed(&self, path: &Path, version: &FileVersion) {
         self.target.note_placed(path, version);
         self.held_files.queue_moved(path, version);

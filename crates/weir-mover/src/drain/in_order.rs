@@ -1,4 +1,4 @@
-//! The files of a round, put in order ([`order`](super::order)).
+//! Puts the files of a round in order ([`order`](super::order)).
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use super::{Drain, FileChoice, PendingState};
 use crate::side::MoveSide;
 use crate::tree::FileTree;
 
-/// Says whose turn it is, and makes the changes of names that come in turn with files. It changes no state of the drain, so
-/// the thread that gives the names has it.
+/// Decides about the turns of files, and makes the changes of names that come in turn with them. It changes no state of the
+/// drain, so that the thread that gives the names can use it.
 pub(super) struct TurnMaker<'d, 't, S: FileTree, T: FileTree> {
     pub from: &'d MoveSide<'t, S>,
     pub view: TargetView<'d, 't, T>,
@@ -52,12 +52,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// Says in which order files get their names.
+    /// Sets the order in which files get their names.
     pub fn set_order(&mut self, rule: NameOrder) {
         self.order.rule = rule;
     }
 
-    /// Has files wait for others no more, as long as a write waits for room.
+    /// Makes files not wait for other files, as long as a write waits for room.
     pub fn hurry(&mut self, is_hurried: bool) {
         self.order.is_hurried = is_hurried;
     }
@@ -76,7 +76,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
                 order.note_directory(&self.order, self.turns().ordered_node(path, directory));
             }
         }
-        // Those that have waited long take with them what changed before them.
+        // A file that has waited long is released, and with it every file that changed before it.
         let is_patient = |path: &Path| self.order.rounds_of(path) >= LONGEST_WAIT;
         let patient = movable.iter().filter(|(path, _)| is_patient(path));
         let released = patient.map(|(_, node)| node.version.ctime).max();
@@ -106,7 +106,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         movable.sort_by_cached_key(|(path, node)| {
             let version = &node.version;
             let changed = self.turns().is_ordered(path).then_some(version.ctime);
-            // Of two that a coarse clock does not tell apart, the larger one has more of the data.
+            // If a coarse clock does not tell two files apart, the larger one comes first: it has more of the data.
             (changed, Reverse(version.size), version.ino, (*path).clone())
         });
         movable

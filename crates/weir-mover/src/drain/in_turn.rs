@@ -1,20 +1,20 @@
-//! Changes of names that come in turn with the files that get theirs.
+//! Changes of names that come in turn with the files that get their names.
 //!
-//! A program removes `DONE`, writes its data again, and then writes `DONE` anew. While the data is written again, the target must
-//! not have the old `DONE`. So before a file gets its name, the drain removes what programs had removed when the file was last
-//! changed ([`removals`](super::removals)), and gives files their new names that had been renamed by then
-//! ([`follow`](super::follow)).
+//! A program removes `DONE`, writes its data again, and then writes `DONE` anew. While the data is written again, the
+//! target must not have the old `DONE`. So before a file gets its name, the drain removes the names that programs had
+//! removed before the last change of the file ([`removals`](super::removals)), and gives new names to files that had been
+//! renamed by then ([`follow`](super::follow)).
 //!
-//! The drain removes a name after all files have their names that programs wrote before the removal. Among these it counts a file
-//! that is new to the target, and of which programs have changed only the attributes or the name since the removal.
+//! The drain removes a name after all files that programs wrote before the removal have their names. A file that is new to
+//! the target counts among these even if programs have changed its attributes or its name since the removal.
 //! [`names`](super::names) makes a removal at the end of a round instead,
 //! - if such a file is closed, and does not get its name in this round;
-//! - if a symbolic link is not on the target as it may have been before;
-//! - if a directory has not got its name that had been renamed before;
-//! - if a link of the target leads there that the tree has changed or removed.
+//! - if a symbolic link that may have changed before the removal is not on the target as the tree has it;
+//! - if a directory that had been renamed before has not got its name;
+//! - if a link of the target leads to the name, and the tree has changed or removed that link.
 //!
-//! A name that has a successor is replaced by that in one step, unless another file gets its name in between. Left to
-//! [`names`](super::names) are also removals ahead of files that are moved first.
+//! If a name has a successor, this replaces it in one step, unless another file gets its name in between.
+//! [`names`](super::names) also makes the removals ahead of files that are moved first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -58,26 +58,26 @@ impl TurnChange {
 
 #[derive(Debug, Default)]
 struct TurnState {
-    /// The changes before this have had their turns.
+    /// The changes before this number have had their turns.
     next: usize,
     /// The paths of removed names whose successors have had their turns.
     replaced: HashSet<PathBuf>,
-    /// A file that changed then has got no name: what was removed later stays.
+    /// A file that changed then has got no name: names that programs removed later stay.
     unnamed_since: Option<Time>,
     /// The renamed files that have got their turns.
     followed: Vec<(PathBuf, FollowOutcome)>,
-    /// The names that were removed, with the nodes that the target had.
+    /// The names that were removed, with the nodes that had them on the target.
     removed: Vec<(PathBuf, Option<Stat>)>,
-    /// A change was not made: the files behind it wait.
+    /// A change was not made: the files after it wait.
     is_held: bool,
-    /// By the path below the target.
+    /// The changes that failed, by the path below the target.
     failed: Vec<(PathBuf, MoveError)>,
-    /// Directories, by the path below the target, in which names may be again, after a crash, as they were.
+    /// Directories that could not be synced, by the path below the target: after a crash their old names may be back.
     unsynced: Vec<(PathBuf, MoveError)>,
 }
 
 impl TurnState {
-    /// True if names of a directory, by the path below the target, may be again as they were.
+    /// True if a directory, by the path below the target, could not be synced.
     fn is_unsynced(&self, dir: &Path) -> bool {
         self.unsynced.iter().any(|(unsynced, _)| unsynced == dir)
     }
@@ -97,14 +97,14 @@ impl TurnChanges {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has what was removed after a file changed stay: it has got no name.
+    /// Notes that a file has got no name: names that programs removed after its change stay.
     pub(super) fn note_unnamed(&self, changed: Time) {
         let mut state = self.state();
         let since = state.unnamed_since.unwrap_or(changed);
         state.unnamed_since = Some(since.min(changed));
     }
 
-    /// Leaves the renamed files whose turns have not come to the next round.
+    /// Notes as pending the renamed files whose turns have not come: they wait for the next round.
     pub(super) fn pend(&self, round: &mut RoundState) {
         let snapshot = Arc::clone(&round.snapshot);
         let next = self.state().next;
@@ -140,7 +140,7 @@ impl<S: FileTree, T: FileTree> TurnRules for OrderedList<'_, '_, S, T> {
         self.changes.note_unnamed(self.node(file).version.ctime);
     }
     fn is_awaited(&self, file: usize) -> bool {
-        // Also one that programs have removed: what they wrote after it may speak of it.
+        // This includes a file that programs have removed: files that they wrote after it may refer to it.
         self.turns.is_awaited(self.files[file], self.node(file))
     }
 }
@@ -148,19 +148,20 @@ impl<S: FileTree, T: FileTree> TurnRules for OrderedList<'_, '_, S, T> {
 /// The closed files of a walk that are not on the target as the walk saw them.
 #[derive(Debug, Default)]
 struct UnnamedFiles {
-    /// The earliest time at which one changed that gets no name in this round.
+    /// The earliest change of a file that gets no name in this round.
     left_since: Option<Time>,
-    /// For those of which the target has no version, the times from their last write to the last change of their attributes. They do
-    /// not overlap.
+    /// For files of which the target has no version: the times from their last write to the last change of their
+    /// attributes. The ranges do not overlap.
     unchanged: Vec<(Time, Time)>,
-    /// For those of which it has an old one, the times from the first change that they may have had since then to the last one.
+    /// For files of which the target has an old version: the times from their first possible change since then to their
+    /// last change.
     changing: Vec<(Time, Time)>,
 }
 
 impl UnnamedFiles {
-    /// The time in whose turn comes what was removed at this one: after the names of those that were there as they are, or
-    /// that may have changed before. `None`: one of them gets no name. `has_successor`: programs have made the name again, so
-    /// they do not wait for what was removed.
+    /// The turn of a removal that programs made at `at`: after the names of files that already had their present content
+    /// then, or that may have changed before. `None`: one of these files gets no name. `has_successor`: programs have made
+    /// the name again, so files that the target has in an old version do not count.
     fn turn_of_removal(&self, at: Time, has_successor: bool) -> Option<Time> {
         let mut turn = end_of_range(&self.unchanged, at).unwrap_or(at);
         if !has_successor {
@@ -172,7 +173,7 @@ impl UnnamedFiles {
     }
 }
 
-/// The end of the range in which a point in time is. The ranges do not overlap.
+/// The end of the range that contains a point in time. The ranges do not overlap.
 fn end_of_range(ranges: &[(Time, Time)], at: Time) -> Option<Time> {
     let begun = ranges.partition_point(|(begin, _)| *begin <= at);
     let (_, end) = ranges[begun.checked_sub(1)?];
@@ -206,7 +207,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
         file: OrderedNode<'_>,
     ) -> bool {
         let mut state = changes.state();
-        // One in a directory without a name comes before files that had changed before.
+        // A file in a directory that has no name yet does not come in order.
         if !self.is_ordered(file.path) {
             return !state.is_held;
         }
@@ -219,7 +220,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
         are_made
     }
 
-    /// Makes the changes of names that come behind the last file, up to the last renamed file.
+    /// Makes the changes of names that come after the last file, up to the last renamed file.
     pub(super) fn follow_behind(&self, changes: &TurnChanges, now: &TreeSnapshot) {
         let mut state = changes.state();
         let left = &changes.changes[state.next..];
@@ -250,7 +251,7 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
                     let node = now.get(&file.path).expect("chosen from it");
                     let outcome = self.follow(file, node);
                     state.followed.push((file.path.clone(), outcome));
-                    // Else it is copied in the next round.
+                    // If it has no name or not all attributes, the next round copies it.
                     state.is_held = outcome != FollowOutcome::Named;
                     if outcome.has_name() && changes.removed.contains(&file.path) {
                         state.replaced.insert(file.path.clone());
@@ -293,7 +294,8 @@ impl<S: FileTree, T: FileTree> TurnMaker<'_, '_, S, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Plans the changes of names that come in turn with these files of a round. `is_first`: those that are moved first.
+    /// Plans the changes of names that come in turn with these files of a round. `is_first`: these are the files that are
+    /// moved first.
     pub(super) fn plan_changes(
         &mut self,
         round: &mut RoundState,
@@ -302,7 +304,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     ) -> TurnChanges {
         let mut changes = TurnChanges::default();
         let now = Arc::clone(&round.snapshot);
-        // Else the walk may have missed what was there before.
+        // Otherwise the walk may have missed files that were there before a removal.
         if self.order.is_in_force()
             && !is_first
             && !self.target.ownership.keeps_all
@@ -323,15 +325,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let changed = now.get(&file.path).expect("chosen from it").version.ctime;
             changes.changes.push((changed, TurnChange::Follow(file)));
         }
-        // An old name goes after the file has its new one.
+        // An old name is removed after the file has its new one.
         changes
             .changes
             .sort_by_key(|(at, change)| (*at, !change.is_follow()));
         changes
     }
 
-    /// Has files wait for the next round if names were removed before them, and this walk may have missed files from before the
-    /// removal: nothing is removed in turn then.
+    /// Makes files wait for the next round if names were removed before them, and this walk may have missed files from
+    /// before the removal: then nothing is removed in turn.
     pub(super) fn await_removals(&mut self, now: &TreeSnapshot, order: &mut RoundOrder) {
         if !self.order.is_in_force() || self.target.ownership.keeps_all || now.has_all_files() {
             self.order.rounds_in_doubt = 0;
@@ -348,7 +350,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The names that programs had removed when the walk began, if nothing is missing that was written before.
+    /// The names that programs had removed when the walk began, except those for which a file is missing that was written
+    /// before.
     fn names_to_remove(&mut self, round: &RoundState, chosen: &[&PathBuf]) -> Vec<RemovedName> {
         let followed: HashSet<&Path> = round.renamed.iter().map(|file| &*file.path).collect();
         let chosen = chosen.iter().map(|path| path.as_path());
@@ -368,7 +371,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
         let unnamed = self.unnamed_files(round, named, &followed, &losses);
         let kept = self.view().destinations_of_old_links(&[], now);
-        // The walk may have missed what was there before later ones.
+        // For later removals, the walk may have missed files that were there before.
         let is_in_time = |name: &RemovedName| since_1970(name.at) <= now.began;
         names.retain(|name| is_in_time(name) && !is_at_above_or_below(&name.path, &kept));
         names.retain_mut(|name| {
@@ -391,7 +394,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let mut left_since: Option<Time> = None;
         let mut leave = |at: Time| left_since = Some(left_since.map_or(at, |since| since.min(at)));
         let (mut unchanged, mut changing) = (Vec::new(), Vec::new());
-        // Then the target may have versions of files that this drain does not know.
+        // If so, the target may have versions of files that this drain does not know.
         let is_continued = self.target.ownership.is_continued();
         for (path, node) in now.of_kind(NodeKind::File) {
             let inode = node.version.inode();
@@ -417,14 +420,15 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 unchanged.push((born.max(mtime), ctime));
             }
         }
-        // Later versions of these get no names.
+        // The later versions of these files get no names.
         if let Some(since) = self.early.first_outdated() {
             leave(since);
         }
         for (path, node) in self.target.moved.changed_links(now) {
             let old = self.target.moved.get(path).map(|moved| moved.unchanged_at);
             let lost = losses.get(path).map(|loss| loss.first);
-            // An earlier drain may have made a link there that programs have changed any number of times since.
+            // An earlier drain may have made a link with this name, and programs may have changed it any number of times
+            // since.
             let first = match is_continued {
                 true => LONG_AGO,
                 false => node.version.ctime,
@@ -457,7 +461,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             self.target.moved.remove(&path);
             self.history.removals.forget_failures(&path);
         }
-        // Also by names that were removed before.
+        // A followed name may be one that was removed before.
         for (path, outcome) in std::mem::take(&mut state.followed) {
             let node = snapshot.get(&path).expect("chosen from it");
             let is_synced = path.parent().is_some_and(|dir| !state.is_unsynced(dir));

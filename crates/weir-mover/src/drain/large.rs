@@ -1,4 +1,4 @@
-//! A large file that all movers copy, each a piece at a time.
+//! A large file that all movers copy together, each a piece at a time.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::side::MoveSide;
 use crate::stage::StageProgress;
 use crate::tree::FileTree;
 
-/// The bytes of a piece, made whole stripes.
+/// The bytes of a piece, rounded up to whole stripes.
 const PIECE_BYTES: u64 = 128 << 20;
 
 /// The pieces, and the first failure.
@@ -64,7 +64,7 @@ pub(super) fn move_large<S: FileTree, T: FileTree>(
     let there = to.tree.look_up(target).map_err(looking(target))?;
     let found = from.tree.look_up(source).map_err(looking(source))?;
     if let (Some(stat), Some(there)) = (&found, &there) {
-        // Of a file that is doubtful the bytes are not compared, but copied again.
+        // If a doubt remains, the bytes are not compared but copied again.
         if likeness(stat, there) == Likeness::Same {
             refuse_other_content(file.content, source, stat)?;
             return Ok(MovedSource::Found(*stat));
@@ -120,7 +120,7 @@ pub(super) fn publish_closed<S: FileTree, T: FileTree>(
     progress: &StageProgress,
 ) -> Result<(), MoveError> {
     let (source, target) = (&*file.pair.source, &*file.pair.target);
-    // Opened since the copy began: it may have begun with a part of a version.
+    // The program may have opened it before the copy began: then the copy may have a part of a version.
     if matches!(from.tree.write_state(source), Ok(WriteState::Open)) {
         return Err(MoveError::Open(source.to_owned()));
     }
@@ -132,7 +132,7 @@ pub(super) fn publish_closed<S: FileTree, T: FileTree>(
     Ok(())
 }
 
-/// Has a mover copy pieces until none is left, or it is lost.
+/// Gives pieces to a mover until none is left, or the mover is lost.
 fn share_pieces(
     mover: &dyn FileMover,
     queue: &PieceQueue,

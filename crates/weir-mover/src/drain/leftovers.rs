@@ -1,8 +1,7 @@
-//! Nodes that an earlier drain of the tree has put on the target, and that programs have removed since: the names
-//! of a directory that the job has made, and all names of a tree that is no elevated one, are known to nobody but the
-//! drain that moved them.
+//! Nodes that an earlier drain of the tree has put on the target, and that programs have removed since. In directories that
+//! the job has made, and in a tree that is not elevated, only the drain that moved such a node knew of it.
 //!
-//! Left out: empty directories, and those of which the tree has a file or link now.
+//! Left out: empty directories, and directories that are a file or a link in the tree now.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +15,8 @@ use crate::publish::is_part;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Takes over what earlier drains have put into directories of the job, and the tree does not have any more, or has a
-    /// directory instead of, so that it is removed as if this drain had moved it. What cannot be looked at stays.
+    /// Adopts the nodes that earlier drains have put into directories of the job, if the tree has nothing or a directory
+    /// there now: they are removed as if this drain had moved them. Nodes that cannot be examined stay.
     pub(super) fn adopt_leftovers(&mut self, now: &TreeSnapshot) {
         let is_continued = self.target.ownership.is_continued();
         if !is_continued || self.target.ownership.keeps_all || !now.unread.is_empty() {
@@ -27,7 +26,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let root = PathBuf::new();
         let directories = now.of_kind(NodeKind::Directory).map(|(path, _)| path);
         let directories = directories.chain([&root]);
-        // The names of others have whiteouts.
+        // Removals from other directories have whiteouts.
         let is_of_job = |path: &&PathBuf| {
             let cover = self.from.tree.cover_of(&self.from.join(path));
             cover.is_ok_and(|cover| cover == Cover::Nothing)
@@ -51,9 +50,10 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Takes over what earlier drains have put on the target under names that programs have taken away since, as far as the servers
-    /// say when they did: so these names go in turn with the files of this drain. What cannot be looked at is left for the end. Only
-    /// once the programs have ended: beside them a walk may lack what came before a removal.
+    /// Adopts the nodes that earlier drains have put on the target under names that their files have lost since, if the
+    /// servers know the time of the loss: so these names are removed in turn with the files of this drain. Nodes that
+    /// cannot be examined are left for the end. Called only after the programs have ended: while they run, a walk may miss
+    /// files from before a removal.
     pub(super) fn adopt_lost(&mut self, now: &TreeSnapshot) {
         if !self.target.ownership.is_continued() || self.target.ownership.keeps_all {
             return;
@@ -78,7 +78,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let loss = losses.find(|loss| ownership.has_placed_source(&path, &there, loss.ino));
             if let Some(loss) = loss {
                 self.adopt(&path, &there, now);
-                // As if this drain had moved the file that lost the name, just before.
+                // As if this drain had moved the file just before it lost the name.
                 if let Some(moved) = self.target.moved.get_mut(&path) {
                     moved.version = FileVersion {
                         ino: loss.ino,
@@ -92,7 +92,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Takes over the links that earlier drains have made as they still are: nothing waits for these.
+    /// Adopts the links that earlier drains have made and that are unchanged: nothing waits for these.
     fn adopt_links(&mut self, now: &TreeSnapshot) {
         let links = now.of_kind(NodeKind::Symlink);
         let links: Vec<_> = links
@@ -109,8 +109,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The nodes of a directory of the target that neither the tree nor this drain knows, and those that are no directory
-    /// as the tree has.
+    /// The nodes of a directory of the target that neither the tree nor this drain knows, and those for which the tree has
+    /// a directory but which are none.
     fn unknown_nodes(&self, dir: &Path, now: &TreeSnapshot) -> Vec<(PathBuf, Stat)> {
         let whole = self.to.join(dir);
         let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
@@ -134,7 +134,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 && !now.whiteouts.contains_key(path)
         });
         let look = |path: PathBuf| {
-            // Made since the walk, and moved by another drain.
+            // A program has made it since the walk, and another drain has moved it.
             if !is_seen(&path) && self.from.find_node(&path).ok()?.is_some() {
                 return None;
             }
@@ -145,7 +145,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         unknown.filter_map(look).collect()
     }
 
-    /// Takes a node for one of this drain's, and the directories above it that the tree does not have.
+    /// Adopts a node as one of this drain's, and the directories above it that the tree does not have.
     fn adopt(&mut self, path: &Path, there: &Stat, now: &TreeSnapshot) {
         let content = match kind_of(there) {
             NodeKind::Symlink => self.to.tree.read_link(&self.to.join(path)),

@@ -1,4 +1,4 @@
-//! Lists of files that are moved together, each for the node that has most of the bytes.
+//! Lists of files that are moved together, each by the node that has most of its bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -26,8 +26,8 @@ pub(super) struct ListedFile {
     pub rank: u16,
 }
 
-/// Cuts files into lists of their numbers, by the rank that has them. The names of one file are in one list,
-/// which so finds that they are links.
+/// Cuts files into lists of their numbers, by the rank that has them. All names of one inode are in one list, so that its
+/// mover sees that they are links.
 pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
     #[derive(Default)]
     struct OpenList {
@@ -56,7 +56,7 @@ pub(super) fn lists_of(files: &[ListedFile]) -> Vec<(u16, Vec<usize>)> {
     lists
 }
 
-/// The lists that the process of a drain moves itself.
+/// The settings for the lists that the process of a drain moves itself.
 #[derive(Debug)]
 pub(super) struct OwnLists<'r, 't, S: FileTree, T: FileTree> {
     pub from: &'t S,
@@ -71,12 +71,12 @@ pub(super) struct MovedList {
     /// The numbers of its files.
     pub files: Vec<usize>,
     pub moved: MovedFiles,
-    /// By another process.
+    /// Another process has moved it.
     pub is_remote: bool,
 }
 
-/// Has lists of files worked on by `here`, this process, and by all movers. Each takes lists of files that its node has,
-/// then those of others. The lists are of numbers of files.
+/// Distributes lists of files to this process, which calls `here`, and to all movers, by `elsewhere`. Each takes lists of
+/// files that its node has, then those of other nodes. A list has the numbers of files.
 pub(super) fn share_lists<'m>(
     files: &[ListedFile],
     lists: Vec<(u16, Vec<usize>)>,
@@ -117,7 +117,7 @@ pub(super) fn share_lists<'m>(
     });
 }
 
-/// Moves files, each of which gets its name when it is copied.
+/// Moves files in no order: each gets its name when it is copied.
 pub(super) fn share_files<S: FileTree, T: FileTree>(
     files: &[ListedFile],
     team: &DrainTeam,
@@ -145,7 +145,7 @@ pub(super) fn share_files<S: FileTree, T: FileTree>(
 }
 
 impl MovedFile {
-    /// The version that was copied, as a node sees it that gives the instance this device.
+    /// The version that was copied, with the device number that the instance has on this node.
     pub(super) fn version_on(&self, dev: u64) -> Option<FileVersion> {
         let version = self.version?;
         Some(FileVersion {

@@ -1,12 +1,11 @@
-//! The nodes that drains of this instance have put on a target. In an elevated directory a drain replaces these and
-//! what the job has replaced or removed; anything else that has the name of a file was put there by somebody else.
-//! With any target, the drain that takes over from one that was killed removes what that had put there, if programs have
-//! removed it since.
+//! The nodes that drains of this instance have put on a target. In an elevated directory a drain replaces these, and the
+//! nodes that the job has replaced or removed; any other node with the name of a file was put there by somebody else. With
+//! any target, a drain that takes over from a killed one removes the nodes that the killed one had put there, if programs
+//! have removed them since.
 //!
-//! The marks of nodes that drains put there outlive their processes, in a file beside the journal of the
-//! server. A mark is written before its node gets its name, as an attempt: so a drain that is killed leaves no
-//! node that the next one does not know. Several drains of one tree append to one file, in writes of whole
-//! records, and read the records of the others.
+//! The marks outlive the processes of drains, in a file beside the journal of the server. A mark is written as an attempt
+//! before its node gets its name: so a drain that is killed leaves no node that the next one does not know. Several drains
+//! of one tree append to one file, in writes of whole records, and read the records of the others.
 //!
 //! ```text
 //!  0   16  the beginning of the BLAKE3 hash of the path below the target
@@ -19,9 +18,9 @@
 //! 48    4  CRC32C of the above
 //! ```
 //!
-//! A record that is torn or damaged is skipped: then its node counts as somebody else's, which is the safe
-//! side. Marks are also written for what a drain finds as it is to be. So what is to be removed must have changed since
-//! the file was begun, too.
+//! A record that is torn or damaged is skipped: then its node counts as somebody else's, which is the safe side. Marks are
+//! also written for nodes that a drain finds on the target in the right version. So a drain removes a node only if it has
+//! also changed since the file was begun.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,15 +37,15 @@ use crate::replaceable::NodeMark;
 
 /// The bytes of a record.
 const RECORD: usize = 52;
-/// The most attempts of a name that are kept: of moves that failed, or whose process was killed before it knew
-/// if the node got its name.
+/// The most attempts that are kept for a name: of moves that failed, or whose process was killed before it knew if the node
+/// got its name.
 const MOST_ATTEMPTS: usize = 8;
-/// The least number of records of a file that is written anew.
+/// A file with fewer records is not written anew.
 const LEAST_REWRITTEN: usize = 1 << 16;
 
-/// Clocks of files may be behind those that processes ask, seconds.
+/// The clock of file times may be behind the clock that processes read by this much, seconds.
 const CLOCK_STEP_S: i64 = 1;
-/// The path of the record that says when the file was begun.
+/// The path in the record that has the time at which the file was begun.
 const NO_PATH: &str = "";
 /// The mark of a record of a removed name.
 const NO_NODE: NodeMark = NodeMark {
@@ -69,7 +68,7 @@ struct MarkFile {
     /// The bytes that were read.
     read: u64,
     marks: HashMap<[u8; 16], NameMarks>,
-    /// The time at which it was begun, of the node's clock; `None`: it is not known.
+    /// The time at which it was begun, by the node's clock; `None`: it is not known.
     began: Option<Time>,
     /// The records that were read or written.
     records: usize,
@@ -117,7 +116,7 @@ impl PlacedNodes {
         Ok(PlacedNodes { file, is_continued })
     }
 
-    /// The same, but for nodes of processes before this one, which are not known then.
+    /// The same, but forgets the nodes of earlier processes.
     pub fn open_anew(path: &Path) -> io::Result<PlacedNodes> {
         let mut marks = MarkFile::open(path)?;
         marks.forget_all()?;
@@ -126,7 +125,7 @@ impl PlacedNodes {
         Ok(PlacedNodes { file, is_continued })
     }
 
-    /// True if a node of the target has changed since the first process that has put nodes there began.
+    /// True if a node of the target has changed since the file of marks was begun.
     pub(super) fn may_have_made(&self, there: &Stat) -> bool {
         let began = self.marks().began;
         began.is_some_and(|began| {
@@ -140,8 +139,8 @@ impl PlacedNodes {
         self.is_continued
     }
 
-    /// The last failure to keep the marks. Without them a later process takes files of this one for somebody
-    /// else's: it overwrites nothing, and says so.
+    /// The last failure to keep the marks. Without them a later process takes files of this one for somebody else's: it
+    /// overwrites none, and reports it.
     pub fn take_failure(&self) -> Option<io::Error> {
         self.marks().failure.take()
     }
@@ -194,9 +193,9 @@ impl MarkFile {
                 .create(true)
                 .mode(0o600)
                 .open(path)?;
-            // While others append to it, it is not written anew.
+            // Nobody writes the file anew while this lock is held.
             file.lock_shared()?;
-            // It may have been just before.
+            // It may have been replaced just before the lock.
             if has_name(&file, path)? {
                 break file;
             }
@@ -217,7 +216,7 @@ impl MarkFile {
         Ok(marks)
     }
 
-    /// Reads the records that were appended since.
+    /// Reads the records that were appended since the last read.
     fn read_on(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.file.seek(SeekFrom::Start(self.read))?;
@@ -273,20 +272,21 @@ impl MarkFile {
         }
         let written = self.file.write_all(&bytes);
         match written.and_then(|()| self.file.stream_position()) {
-            // Else others have written in between, and these are read again with theirs.
+            // Otherwise others have written in between: these records are read again with theirs.
             Ok(end) if end == self.read + bytes.len() as u64 => self.read = end,
             Ok(_) => {}
             Err(error) => self.failure = Some(error),
         }
     }
 
-    /// Begins the file anew, unless another drain uses it.
+    /// Begins the file anew, unless another drain has it open.
     fn forget_all(&mut self) -> io::Result<()> {
         self.marks.clear();
         self.rewrite(|_| Vec::new())
     }
 
-    /// Writes the file anew without marks that do not count any more, if these are most of it and no other drain uses it.
+    /// Writes the file anew without marks that do not count any more, if these are most of it and no other drain has it
+    /// open.
     fn rewrite_if_large(&mut self) -> io::Result<()> {
         match self.records <= LEAST_REWRITTEN.max(4 * self.marks.len()) {
             true => Ok(()),
@@ -294,7 +294,7 @@ impl MarkFile {
         }
     }
 
-    /// Replaces the file, unless another drain uses it.
+    /// Replaces the file, unless another drain has it open.
     fn rewrite(&mut self, records: impl Fn(&MarkFile) -> Vec<u8>) -> io::Result<()> {
         self.file.unlock()?;
         let is_alone = self.file.try_lock().is_ok();
@@ -338,7 +338,7 @@ impl MarkFile {
     }
 }
 
-/// True if a file has this name still.
+/// True if a file still has this name.
 fn has_name(file: &File, path: &Path) -> io::Result<bool> {
     let ino = file.metadata()?.ino();
     Ok(std::fs::metadata(path).is_ok_and(|named| named.ino() == ino))

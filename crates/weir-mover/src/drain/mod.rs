@@ -1,12 +1,12 @@
-//! Moving what programs write while they run, in rounds.
+//! Moves the files that programs write while they run, in rounds.
 //!
-//! A round walks the source and copies each file that has no writer and that was not moved in this
-//! version. What has not changed costs no call of the target.
+//! A round walks the source and copies each file that has no writer and that was not moved in this version. Unchanged files
+//! cost no call of the target.
 //!
-//! Changes of names, which are symbolic links and removals, come one round later (`names`): a walk sees
-//! no history, and may have missed a file that was written before a link to it was made. So they wait
-//! for the files that were closed when the next walk saw them. A link never leads to what is not there, and
-//! nothing is removed before what was written ahead of that is there.
+//! Changes of names, which are symbolic links and removals, come one round later (`names`): a walk sees no history, and may
+//! have missed a file that was written before a link to it was made. So they wait for the files that the next walk finds
+//! closed. A link never leads to a missing file, and no name is removed before the files that were written before the
+//! removal are there.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -16,37 +16,37 @@
 //! | `choice`, `urgent` | the choice of files, and those that somebody waits for |
 //! | `order`, `in_order`, `turns` | the order in which files get their names |
 //! | `early` | files that programs write again and again |
-//! | `file_state` | what is known of one file |
+//! | `file_state` | the state of one file |
 //! | `follow` | files that programs have renamed |
 //! | `names`, `due_names`, `changed_names` | links and removals |
 //! | `relocated`, `relocation_table`, `naming` | directories that programs have renamed, which get their names when they are whole |
-//! | `history`, `renames` | what programs rename while a walk is under way |
+//! | `history`, `renames` | renames by programs while a walk is under way |
 //! | `removals` | the names that programs have removed |
 //! | `in_turn` | changes of names that come in turn with files |
-//! | `snapshot` | what a walk saw |
-//! | `target_state`, `target_view`, `target_editor`, `moved` | what the target has |
-//! | `marks`, `ownership` | what may be replaced on the target |
-//! | `whiteouts` | what programs removed from an elevated tree |
-//! | `leftovers` | what they removed after the drain that moved it was killed |
-//! | `events` | what becomes of files, for those who want to know of each |
+//! | `snapshot` | the result of a walk |
+//! | `target_state`, `target_view`, `target_editor`, `moved` | the state of the target |
+//! | `marks`, `ownership` | the nodes of the target that may be replaced |
+//! | `whiteouts` | removals by programs from an elevated tree |
+//! | `leftovers` | removals by programs after the drain that moved the node was killed |
+//! | `events` | the events of files, for callers that want them |
 //! | `analysis`, `hold` | files that are held back until programs have analysed them |
 //! | `evict`, `copies`, `copy_links`, `parts`, `ahead`, `ahead_ranges` | files of an elevated tree whose storage is freed, as a whole or by ranges |
-//! | `prefetched` | files of an elevated tree that the target has as they are |
+//! | `prefetched` | files of an elevated tree that the target already has in this version |
 //!
-//! A drain has parts that own their state, and hands each what it may touch:
+//! A drain consists of parts that own their state, and gives each part access only to the data that it may touch:
 //!
 //! | part | subject | it cannot reach |
 //! | --- | --- | --- |
 //! | `TargetState` | which nodes are safe, in the way, gone, whole, replaceable | I/O |
-//! | `DueChanges`, `FileOrder`, `RoundOrder` | what waits for what | I/O |
+//! | `DueChanges`, `FileOrder`, `RoundOrder` | the waits of names and files for other files | I/O |
 //! | `ProgramHistory`, `EarlyCopies`, `FileChoice` | which names were removed or renamed, which copies count, which files are moved | I/O |
-//! | `HeldFiles`, `EventLog` | what waits for an analysis, what is told | the target |
-//! | `TargetView` | the same questions as `TargetState`, where the target must be asked | the source; changes of any state |
+//! | `HeldFiles`, `EventLog` | files that wait for an analysis, events | the target |
+//! | `TargetView` | the same questions as `TargetState`, if they need a call of the target | the source; changes of any state |
 //! | `TargetEditor` | changes of names of the target | the source |
-//! | `TurnMaker` | whose turn it is, and changes of names that come in turn with files | changes of any state |
+//! | `TurnMaker` | the turns of files, and changes of names that come in turn with them | changes of any state |
 //! | `CopyLinks`, `AheadMover` | the links of evicted files, ranges that go ahead | names of files |
 //!
-//! `Drain` itself has the order of their calls in a round.
+//! `Drain` itself calls them in the order of a round.
 //!
 //! Left out: the order of changes within two rounds, and versions that were replaced before a round saw
 //! them.
@@ -139,16 +139,16 @@ use team::DrainTeam;
 pub use team::OwnShare;
 pub use urgent::{UrgentGuard, UrgentPaths};
 
-/// The most rounds in the end, before directories that programs have renamed are merged file by file.
+/// The most rounds at the end, before directories that programs have renamed are merged file by file.
 const ROUNDS_AT_END: u32 = 6;
-/// Longer than any clock of a server is wrong.
+/// Longer than the error of any server's clock.
 const LONG: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The reason why a file is not safe yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum PendingState {
-    /// It was written a moment ago, or during the round, or it waits for others that are to have their names before.
+    /// It was written a moment ago, or during the round, or it waits for other files that must get their names first.
     Waiting,
     /// A program has it open for writing.
     Open,
@@ -203,7 +203,7 @@ pub struct DrainRound {
     pub names_due: Vec<PathBuf>,
     /// Seconds that the walk took.
     pub walk_seconds: f64,
-    /// It has copied as much as a round may, or has made way for another one, and left files for that.
+    /// It has copied as much as a round may, or has yielded to the next one, and has left files for that.
     pub is_cut: bool,
     names_seen: Arc<TreeSnapshot>,
 }
@@ -214,7 +214,7 @@ impl DrainRound {
         path == Path::new("") || self.names_seen.get(path).is_some()
     }
 
-    /// Notes files of which ranges could not go ahead, by the path below the source, with the reasons.
+    /// Notes files whose ranges could not go ahead, by the path below the source, with the reasons.
     pub fn note_failures(&mut self, failed: &HashMap<PathBuf, String>) {
         for file in &mut self.pending {
             if let Some(reason) = failed.get(&file.path) {
@@ -224,7 +224,7 @@ impl DrainRound {
         }
     }
 
-    /// True if something could not be moved, other than by the doing of programs.
+    /// True if a file could not be moved for a reason that programs did not cause.
     pub fn has_failed(&self) -> bool {
         let is_failed = |file: &PendingFile| matches!(file.state, PendingState::Failed { .. });
         self.pending.iter().any(is_failed)
@@ -236,7 +236,7 @@ impl DrainRound {
 pub struct Drain<'t, S: FileTree, T: FileTree> {
     /// The directory that is moved.
     from: MoveSide<'t, S>,
-    /// The one that it is moved into.
+    /// The directory into which it is moved.
     to: MoveSide<'t, T>,
     choice: FileChoice,
     prefetched: NotedPrefetches,
@@ -259,7 +259,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     round_limit: u64,
     /// The extended attributes that the target did not take.
     xattrs_not_kept: u64,
-    /// `None`: nobody wants to know.
+    /// `None`: the caller wants no events.
     events: Option<EventLog>,
     held_files: HeldFiles,
     /// The programs have ended.
@@ -267,7 +267,7 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
-    /// Both directories must exist. `filter`: of paths below the source, which begin with a slash.
+    /// Both directories must exist. `filter` takes paths below the source, which begin with a slash.
     pub fn new(from: MoveSide<'t, S>, to: MoveSide<'t, T>, filter: PathFilter) -> Drain<'t, S, T> {
         Drain {
             from,
@@ -292,12 +292,12 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// Says which server is beside this process: it moves the files that were made there.
+    /// Sets the rank of this node's server: this process moves the files that were made there.
     pub fn set_rank(&mut self, rank: u16) {
         self.team.rank = rank;
     }
 
-    /// Says which part of the copying this process does. Without this it is that of any mover.
+    /// Sets the part of the copying that this process does. By default it is that of any mover.
     pub fn set_share(&mut self, share: OwnShare) {
         self.team.share = share;
     }
@@ -307,40 +307,39 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.team.movers.push(mover);
     }
 
-    /// Keeps marks of what this drain puts on the target. `replaces_all`: what somebody else has put there is replaced all
-    /// the same.
+    /// Keeps marks of the nodes that this drain puts on the target. `replaces_all`: nodes that somebody else has put there
+    /// are also replaced.
     pub fn keep_marks(&mut self, placed: Arc<PlacedNodes>, replaces_all: bool) {
         self.target.ownership.keep_marks(placed, replaces_all);
     }
 
-    /// Disables removals on the target: the tree lacks names, since servers are lost that had them.
+    /// Disables removals on the target: the tree lacks the names that lost servers had.
     pub fn remove_nothing(&mut self) {
         self.target.ownership.keeps_all = true;
     }
 
-    /// Has the files that a filter takes moved before all others.
+    /// Makes the drain move the files that a filter takes before all others.
     pub fn move_first(&mut self, first: PathFilter) {
         self.choice.first = Some(first);
     }
 
-    /// Paths of which the files are moved before all others, as long as somebody waits for them.
+    /// Paths whose files are moved before all others, as long as somebody waits for them.
     pub fn urgent_paths(&self) -> Arc<UrgentPaths> {
         Arc::clone(&self.choice.urgent)
     }
 
-    /// Has the files that a filter takes never evicted.
+    /// Makes the drain never evict the files that a filter takes.
     pub fn keep_in_instance(&mut self, kept: PathFilter) {
         self.choice.kept = Some(kept);
     }
 
-    /// Has rounds end once they have copied this number of bytes, so that the files can be evicted.
+    /// Makes rounds end once they have copied this number of bytes, so that the files can be evicted.
     pub fn limit_rounds(&mut self, bytes: u64) {
         self.round_limit = bytes;
     }
 
-    /// Copies what is written and has not changed since `settled`: two changes of a file within a tick of
-    /// the server's clock cannot be told apart, and temporary files are gone soon.
-    /// `threads`: their number.
+    /// Copies the closed files that have not changed since `settled`: two changes of a file within a tick of the server's
+    /// clock cannot be told apart, and temporary files are soon removed. `threads`: the number of threads that copy.
     pub fn round(
         &mut self,
         settled: SystemTime,
@@ -414,14 +413,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// Moves everything, once the programs have ended.
+    /// Moves everything after the programs have ended.
     pub fn finish(&mut self, options: StageOptions, progress: &StageProgress) -> StageSummary {
         let begun = Instant::now();
         let (mut shared_files, mut shared_bytes) = (0, 0);
         self.xattrs_not_kept = 0;
         self.hurry(false);
         self.is_finishing = true;
-        // The copies of evicted files come first.
+        // Evicted files need rounds: their copies get names before the stage begins.
         let evicts = self
             .from
             .tree
@@ -442,10 +441,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             let round = self.round(settled, options.threads, progress);
             shared_files += round.files;
             shared_bytes += round.bytes;
-            // The stage that follows knows no order.
+            // The final stage keeps no order.
             let is_waiting = |file: &PendingFile| file.state == PendingState::Waiting;
             is_wanted = is_ordered && round.pending.iter().any(is_waiting);
-            // Copies of evicted files that have no names of these yet: programs may have renamed a directory just now.
+            // Some copies of evicted files do not have the files' names yet: programs may have renamed a directory just
+            // now.
             is_wanted |= !self.target.copies.held().is_empty();
         }
         self.prefetched.read_new();
@@ -457,9 +457,9 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
         self.adopt_leftovers(&snapshot);
         let is_stopped = progress.stop.load(Ordering::Relaxed);
-        // Without a round it is not known where the copies of evicted files are.
+        // Only a round finds the copies of evicted files.
         if snapshot.unread.is_empty() && !is_stopped {
-            // The stage names each node that is still in the way.
+            // The final stage reports each node that is still in the way.
             self.editor().clear_the_way(&snapshot);
             self.clear_whited_out(&snapshot);
         }
@@ -484,7 +484,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             summary.not_reached.extend(left);
         }
         summary.seconds = begun.elapsed().as_secs_f64();
-        // The rounds before do not say it.
+        // The rounds before do not count by nodes.
         summary.nodes.clear();
         summary.files += shared_files;
         summary.bytes += shared_bytes;
@@ -498,7 +498,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         for held in self.target.copies.held() {
             let target = self.to.join(held);
             let error = MoveError::Elsewhere(
-                "an evicted file has no name where its copy can be yet".to_owned(),
+                "the copy of an evicted file cannot get a name of the file yet".to_owned(),
             );
             summary.fail(&self.from.join(held), &target, &error);
         }
@@ -524,8 +524,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         summary
     }
 
-    /// After everything was moved out of an elevated tree that stays: has its directories stand for those of
-    /// the target, so that later drains know what is there.
+    /// To be called after everything was moved out of an elevated tree that stays. Makes its directories cover those of the
+    /// target, so that later drains know that these are there.
     pub fn hand_over(&mut self) -> Result<(), MoveError> {
         let snapshot = self.walk();
         for (path, _) in snapshot.of_kind(NodeKind::Directory) {

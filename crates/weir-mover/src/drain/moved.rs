@@ -1,5 +1,5 @@
-//! The nodes of the target that are as their sources were: those that this drain has moved, and those that it has found. A
-//! table without I/O: rounds fill it, and all who plan a change of the target ask it.
+//! The nodes of the target in the versions that the drain knows of: those that it has moved, and those that it has found. A
+//! table without I/O: rounds fill it, and each planned change of the target consults it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Index;
@@ -16,14 +16,14 @@ use crate::publish::destination;
 use crate::replaceable::NodeMark;
 use crate::tree::{kind_of, NodeKind};
 
-/// The walk of a node that an earlier drain has left, and that is removed in its turn with files, or in the end: of what else came
-/// before its removal this drain has no walk.
+/// The walk of a node that an earlier drain has left, and that is removed in turn with files, or at the end: no walk of
+/// this drain saw the tree before its removal.
 pub(super) const IN_TURN_ONLY: u64 = u64::MAX;
 
-/// A node of the target that is as its source was.
+/// A node of the target, with the version of its source.
 #[derive(Debug)]
 pub(super) struct MovedNode {
-    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it; [`IN_TURN_ONLY`].
+    /// The number of the last walk that saw its name; 0: none, an earlier drain has left it. Or [`IN_TURN_ONLY`].
     pub walk: u64,
     pub kind: NodeKind,
     pub version: FileVersion,
@@ -31,11 +31,11 @@ pub(super) struct MovedNode {
     pub unchanged_at: Time,
     /// The source may have been written again with the same times, or the name was not synced.
     pub is_doubtful: bool,
-    /// This drain made it; else it was there.
+    /// True: this drain made it; false: it was there before.
     pub is_ours: bool,
     /// The target of a symbolic link; else empty.
     pub content: PathBuf,
-    /// An event has told that it is there.
+    /// An event has reported that it is there.
     pub is_told: bool,
 }
 
@@ -132,7 +132,7 @@ impl MovedNodes {
         below.filter(|(_, node)| node.kind != NodeKind::Directory)
     }
 
-    /// Takes the nodes at and below a path out, with another path.
+    /// Takes out the nodes at and below a path, and gives them another path.
     pub fn take_below(&mut self, from: &Path, to: &Path) -> Vec<(PathBuf, MovedNode)> {
         let paths: Vec<PathBuf> = self
             .at_and_below(from)
@@ -145,12 +145,12 @@ impl MovedNodes {
         taken.collect()
     }
 
-    /// Notes the nodes that a walk saw, which began at this time.
+    /// Notes the nodes that a walk saw. `began`: the time at which it began.
     pub fn note_walk(&mut self, snapshot: &TreeSnapshot, began: Time) {
         let is_directory = |kind| kind == NodeKind::Directory;
         for (path, moved) in &mut self.0 {
             let seen = snapshot.get(path);
-            // A walk does not see a node that has become another kind.
+            // A directory that has become something else, or the other way around, does not count as seen.
             if seen.is_some_and(|seen| is_directory(seen.kind) == is_directory(moved.kind)) {
                 moved.walk = snapshot.walk;
             }
@@ -160,7 +160,7 @@ impl MovedNodes {
         }
     }
 
-    /// Has nodes that earlier drains have left be removed as all others.
+    /// Ends the turns of nodes that earlier drains have left: they are removed like all others.
     pub fn end_turns(&mut self) {
         let nodes = self.0.values_mut();
         for node in nodes.filter(|node| node.walk == IN_TURN_ONLY) {
@@ -168,12 +168,12 @@ impl MovedNodes {
         }
     }
 
-    /// True if this drain has put a node there. What it found there as it is may be of an earlier one.
+    /// True if this drain has put a node there. A node that it found there may be that of an earlier drain.
     pub fn has_made(&self, path: &Path) -> bool {
         self.get(path).is_some_and(|moved| moved.is_ours)
     }
 
-    /// True if the target had a node as it is: it was prefetched, or moved by an earlier drain.
+    /// True if the target had this node before: the file was prefetched, or an earlier drain moved it.
     pub fn has_found(&self, path: &Path) -> bool {
         self.get(path).is_some_and(|moved| !moved.is_ours)
     }
@@ -184,7 +184,7 @@ impl MovedNodes {
         moved.is_some_and(|moved| moved.kind == node.kind && moved.is_version(node.version))
     }
 
-    /// True if the target has no such version, or later one, of one of these files, and the tree still has a file there.
+    /// True if the target lacks one of these files in this version or a later one, while the tree still has a file there.
     pub fn lacks_files(&self, files: &WaitingFiles, now: &TreeSnapshot) -> bool {
         files.iter().any(|(path, changed)| {
             let seen = now.get(path);
@@ -209,7 +209,7 @@ impl MovedNodes {
         moved.is_some_and(|moved| moved.kind == NodeKind::Directory)
     }
 
-    /// True if this drain made something else in the place of a directory above.
+    /// True if the target has a node of another kind in the place of a directory above.
     pub fn is_below_another_kind(&self, path: &Path) -> bool {
         let mut above = path.ancestors().skip(1);
         above.any(|dir| {
@@ -230,8 +230,8 @@ impl MovedNodes {
         })
     }
 
-    /// True if a file that was moved from a directory is in another one now, under the same name: the number of an inode
-    /// alone may have been used again.
+    /// True if a file that was moved from one directory has the same name in another one now. The inode number of the
+    /// directory is not enough: it may have been used again.
     pub fn has_same_files(&self, from: &Path, to: &Path, snapshot: &TreeSnapshot) -> bool {
         let mut files = snapshot.at_and_below(to);
         files.any(|(path, node)| {
@@ -255,14 +255,14 @@ impl MovedNodes {
         others.all(|(below, _)| self.contains(&rebase(below, other, path)))
     }
 
-    /// A path for a node that retires: one directory may have had a name several times.
+    /// A path for a node that retires. More than one may be needed: several directories may have had the same name.
     pub fn unused_retired_path(&self, path: &Path, ino: u64) -> PathBuf {
         let mut paths = (ino..).map(|number| retired_path(path, number));
         let is_unused = |path: &PathBuf| !self.contains(path);
         paths.find(is_unused).expect("one of 2^64 names")
     }
 
-    /// The directories of a walk that the target does not have, since something else has been in their place.
+    /// The directories of a walk that the target does not have, since another node has been in their place.
     pub fn unmade_directories<'a>(
         &'a self,
         snapshot: &'a TreeSnapshot,
@@ -272,7 +272,7 @@ impl MovedNodes {
         paths.filter(|path| !self.has_directory(path))
     }
 
-    /// The links of a walk that the target does not have so.
+    /// The links of a walk that the target does not have with the same content.
     pub fn changed_links<'a>(
         &'a self,
         snapshot: &'a TreeSnapshot,
@@ -295,8 +295,8 @@ impl MovedNodes {
         links.filter(move |(path, _)| is_link(path))
     }
 
-    /// The nodes at and below a path that two later walks did not see, or of which they saw that a directory became
-    /// something else, or the other way around.
+    /// The nodes at and below a path that neither of two later walks saw. A directory that has become something else, or
+    /// the other way around, counts as not seen.
     pub fn unseen_below<'a>(
         &'a self,
         path: &'a Path,

@@ -1,12 +1,11 @@
 //! The changes of names of a drain: symbolic links, and removals.
 //!
-//! They are *due* when a walk has seen them, and are made once all files are on the target that had no
-//! writer when that walk, or the next one, saw them. While changes are due, files are copied at once.
-//! Further protected:
-//! - a link is not made before all that it leads to is there;
-//! - what a link of the target leads to is not removed before the link is changed.
+//! They are *due* when a walk has seen them. They are made once the target has all files that this walk, or the next one,
+//! found without a writer. While changes are due, files are copied at once. Also:
+//! - a link is not made before its destination is complete;
+//! - the destination of a link of the target is not removed before the link is changed.
 //!
-//! Only nodes that the drain made are removed, and only if nobody else has changed them.
+//! The drain removes only nodes that drains of the tree made, and only if nobody else has changed them.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ use crate::publish::{
 use crate::tree::{FileTree, NodeKind};
 
 impl RoundState {
-    /// Notes what could not be changed; returns the number of names that were.
+    /// Notes the names that could not be changed; returns the number of those that were.
     fn note_changes(&mut self, changes: &[ChangedNames]) -> u64 {
         for (path, error) in changes.iter().flat_map(|changed| &changed.failed) {
             self.fail(path, error);
@@ -38,7 +37,7 @@ impl RoundState {
 }
 
 impl<F> TargetState<F> {
-    /// The links that lead only to each other and to what is on the target.
+    /// The links that lead only to each other and to nodes that are on the target.
     fn links_to_each_other<'a>(
         &self,
         links: &[(&'a PathBuf, &'a SeenNode)],
@@ -55,8 +54,8 @@ impl<F> TargetState<F> {
         }
     }
 
-    /// True if all that a link leads to is on the target, in whatever version, or one of the links that are made
-    /// with it; or if it leads to nothing.
+    /// True if each node at and below a link's destination is on the target in some version, or is made together with the
+    /// link; also if the link leads to nothing.
     fn is_whole(
         &self,
         link: &Path,
@@ -67,7 +66,7 @@ impl<F> TargetState<F> {
     ) -> bool {
         let leads_to = destination(link, &node.content);
         let Some(there) = then.snapshot.get(&leads_to) else {
-            // The walk may have missed what has been removed since.
+            // The walk may have missed a destination that has been removed since.
             let is_unchanged = now.get(link).is_some_and(|now| now.content == node.content);
             return is_unchanged && now.get(&leads_to).is_none();
         };
@@ -86,8 +85,8 @@ impl<F> TargetState<F> {
 }
 
 impl<T: FileTree> TargetEditor<'_, '_, T> {
-    /// Makes links that a walk saw, except those that are as a later one saw them. `is_inside`: those in directories that
-    /// do not have their names yet, or else all others.
+    /// Makes the links that a walk saw, except those that the target has as a later walk saw them. `is_inside`: true: those
+    /// in directories that do not have their names yet; false: all others.
     fn make_links(
         &mut self,
         then: &WalkedNames,
@@ -115,7 +114,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
                     && !self.state.copies.is_held(path)
             })
             .collect();
-        // A link to a link is made after that. Links in a cycle are made together, once all else that they lead to is there.
+        // A link to a link is made after the other one. Links in a cycle are made together, once their other destinations
+        // are there.
         let mut together = HashSet::new();
         while !links.is_empty() {
             let before = links.len();
@@ -185,7 +185,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             }
             let target = self.find_path(&path);
             let marked = self.state.relocated.find_place(&path);
-            // A program of the job has removed it: then it is ours to remove, whoever had made the name.
+            // A program of the job has removed the name: then the drain may remove the node, even if somebody else made it.
             let is_whited_out = now.whiteouts.contains_key(&path);
             let relocated = self.state.relocated.get(&path);
             let is_hidden = relocated.is_some_and(RelocatedDirectory::is_hidden);
@@ -213,14 +213,14 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         changed
     }
 
-    /// Removes what two walks did not see, unless an old link of the target leads to it.
+    /// Removes the nodes that two walks did not see, unless an old link of the target leads to them.
     fn remove_gone(
         &mut self,
         then: &TreeSnapshot,
         last: &TreeSnapshot,
         now: &TreeSnapshot,
     ) -> ChangedNames {
-        // The one in between has missed nothing.
+        // The walk in between has missed nothing.
         let unseen: HashSet<&PathBuf> = self.state.gone(then, last).collect();
         let gone = self
             .state
@@ -232,12 +232,12 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         self.remove(gone, now)
     }
 
-    /// Removes all that is gone, once the links are those of the source.
+    /// Removes all nodes that are gone. To be called once the links are those of the source.
     pub(super) fn remove_all_gone(&mut self, now: &TreeSnapshot) -> ChangedNames {
         self.remove(self.state.gone(now, now).cloned().collect(), now)
     }
 
-    /// Removes the directories where files are to be, and the other way around.
+    /// Removes directories in the place of files, and files in the place of directories.
     pub(super) fn clear_the_way(&mut self, now: &TreeSnapshot) -> ChangedNames {
         let is_taken = |path: &Path| {
             let relocated = self
@@ -262,10 +262,10 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Makes the changes of names that may be made now; returns their number.
+    /// Makes the changes of names that are possible now; returns their number.
     pub(super) fn change_names(&mut self, round: &mut RoundState) -> u64 {
         let snapshot = Arc::clone(&round.snapshot);
-        // A name that was not seen may be there.
+        // A name that the walk could not read may be there.
         if !snapshot.unread.is_empty() {
             return 0;
         }
@@ -282,7 +282,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                         self.name_walked(later, round, true),
                         self.editor()
                             .make_links(&due.seen, Some(later), &snapshot, false),
-                        // Those to whose old names links led.
+                        // Again, for directories whose old names were destinations of links.
                         self.name_walked(later, round, true),
                         self.editor().make_links(&last, None, &snapshot, true),
                         self.editor().make_links(&last, None, &snapshot, false),
@@ -300,7 +300,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 }
                 Awaited::Missing(due) => {
                     let named = self.name_walked(&snapshot, round, false);
-                    // These do not wait for the files of a directory that is merged.
+                    // The due changes do not wait for the files of a directory that is merged.
                     if !named.has_merged {
                         self.due.keep_names(due);
                     }
@@ -319,7 +319,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         count
     }
 
-    /// Removes the names that two walks did not see, or that a program had removed when the first one did not.
+    /// Removes the names that two walks did not see, and those that programs had removed before the first one.
     fn remove_unseen(
         &mut self,
         then: &TreeSnapshot,
@@ -347,8 +347,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The changed links to directories in which a second look finds the same names, and that still lead
-    /// there.
+    /// The changed links to directories in which a second walk finds the same names, and that still lead there.
     fn steady_links(&self, snapshot: &TreeSnapshot) -> HashSet<PathBuf> {
         let links = self.target.moved.changed_links(snapshot);
         let is_steady = |(path, node): &(&PathBuf, &SeenNode)| {
@@ -360,7 +359,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let again = self.source_tree().walk_below(&leads_to, snapshot.walk);
             let seen = snapshot.at_and_below(&leads_to).skip(1);
             let is_same = again.unread.is_empty() && seen.map(|(path, _)| path).eq(again.paths());
-            // Else the walk may have seen a directory that is being removed.
+            // If not, the walk may have seen a directory that is being removed.
             let leads_there = || self.from.tree.read_link(&self.from.join(path));
             is_same && leads_there().is_ok_and(|content| content == node.content)
         };

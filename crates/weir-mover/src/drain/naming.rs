@@ -1,10 +1,11 @@
-//! Relocated directories get their names.
+//! Gives relocated directories their names.
 //!
-//! A directory gets its name when the changes of names are made (`names`) of a walk that saw it with that name, and the
-//! files that it had then are there, except those that a program had open for writing. A directory whose name it takes is given a hidden
-//! one before, and is removed after: whoever looks sees the one or the other whole.
+//! A directory gets its name when the drain makes the changes of names (`names`) of a walk that saw it with that name, and
+//! when the target has all files that the walk saw in it, except those that a program had open for writing. If another
+//! directory has this name, that one first gets a hidden name, and is removed afterwards: so a reader sees the old or the
+//! new directory, each whole.
 //!
-//! If a conflict holds changes of names back for long, a directory that is whole gets a free name all the same.
+//! If a conflict holds changes of names back for long, a whole directory gets its name all the same, if the name is free.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -33,7 +34,7 @@ use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind
 /// The rounds after which a directory does not wait any more for files that programs have removed meanwhile.
 const PATIENT_ROUNDS: u32 = 4;
 
-/// Errors of file systems that cannot exchange two names.
+/// Errors by which a file system says that it cannot exchange two names.
 const NO_EXCHANGE: [Errno; 4] = [Errno::INVAL, Errno::NOSYS, Errno::NOTSUP, Errno::OPNOTSUPP];
 
 /// A link of the source that the target does not have yet.
@@ -43,7 +44,7 @@ struct UnmadeLink {
 }
 
 impl<F> TargetState<F> {
-    /// Notes files that are on the target under names that are not theirs.
+    /// Counts a round, and notes as pending the files that the target has in directories without their names.
     pub(super) fn pend_relocated(&mut self, round: &mut RoundState) {
         self.relocated.count_round();
         let snapshot = Arc::clone(&round.snapshot);
@@ -56,7 +57,8 @@ impl<F> TargetState<F> {
         }
     }
 
-    /// The directories that can get their names, except those to whose old names links of the target still lead.
+    /// The directories that can get their names, except those whose old names are still destinations of links on the
+    /// target.
     fn ready_directories(
         &self,
         then: &TreeSnapshot,
@@ -99,7 +101,7 @@ impl<F> TargetState<F> {
         ready
     }
 
-    /// True if the target has all files of a directory that a walk saw.
+    /// True if the target has all files that a walk saw in a directory.
     fn is_ready(
         &self,
         path: &Path,
@@ -127,7 +129,7 @@ impl<F> TargetState<F> {
         if !is_seen(now) && (then.has_missed || !then.is_calm) {
             return false;
         }
-        // One that is gone meanwhile is what links led to that the same walk saw.
+        // A directory that is gone meanwhile may be the destination of links that the same walk saw: it stays patient.
         let is_patient = relocated.rounds < PATIENT_ROUNDS || !is_seen(now);
         let mut nodes = then.at_and_below(path);
         nodes.all(|(path, node)| match node.kind {
@@ -153,8 +155,9 @@ impl<F> TargetState<F> {
             && !(is_doubtful && held_files.is_wanted(path))
     }
 
-    /// True if links are to be made that do not lead to a directory, and that programs may have made before they removed
-    /// files of it: the directory has changed since, or its name is to lose files. `unmade`: sorted by time.
+    /// True if the target lacks links that do not lead to a directory, and that programs may have made before they removed
+    /// files from it: the directory has changed since the oldest of them, or it loses files with its name. `unmade` is
+    /// sorted by time.
     fn waits_for_links(
         &self,
         path: &Path,
@@ -173,7 +176,7 @@ impl<F> TargetState<F> {
         changed.is_some_and(|changed| oldest < changed) || self.loses_files(path, then)
     }
 
-    /// True if a directory has not all files that a walk saw in it, or that the one has which has its name.
+    /// True if a directory lacks a file that a walk saw in it, or a name of the retired directory whose name it takes.
     fn loses_files(&self, path: &Path, then: &TreeSnapshot) -> bool {
         let mut seen = then.at_and_below(path);
         if seen.any(|(path, node)| node.kind == NodeKind::File && !self.moved.contains(path)) {
@@ -185,7 +188,8 @@ impl<F> TargetState<F> {
         !self.moved.has_names_of(path, &old)
     }
 
-    /// True for the uppermost directory that was renamed, as far as is known, and is gone with all that is in it.
+    /// True for the topmost directory that is known to have been renamed, or that an earlier drain has left, and that is
+    /// gone with all its nodes.
     fn is_gone_whole(
         &self,
         path: &Path,
@@ -209,7 +213,7 @@ impl<F> TargetState<F> {
 }
 
 impl<T: FileTree> TargetView<'_, '_, T> {
-    /// True if the target has what this drain has put there, as it was.
+    /// True if the target has the node that this drain has put there, unchanged.
     fn is_ours_still(&self, target: &Path, path: &Path) -> Result<bool, MoveError> {
         let there = self.to.find_node(target)?;
         let moved = self.state.moved.get(path).filter(|moved| moved.is_ours);
@@ -217,7 +221,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         Ok(both.is_some_and(|(there, moved)| self.is_as_made(target, moved, &there)))
     }
 
-    /// True if a directory of the target has nothing but what this drain has put there, as it was.
+    /// True if a directory of the target has only nodes that this drain has put there, unchanged.
     fn has_only_ours(&self, dir: &Path, path: &Path) -> Result<bool, MoveError> {
         let mut open = vec![(dir.to_owned(), path.to_owned())];
         while let Some((dir, path)) = open.pop() {
@@ -229,7 +233,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             for name in names.iter().filter(|name| !is_part(name)) {
                 let (target, path) = (dir.join(name), path.join(name));
                 if self.state.relocated.has_at(self.to.strip(&target)) {
-                    return Ok(false); // another one's, which leaves first
+                    return Ok(false); // another directory, which must leave first
                 }
                 if !self.is_ours_still(&target, &path)? {
                     return Ok(false);
@@ -242,8 +246,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         Ok(true)
     }
 
-    /// Removes hidden directories that processes which were killed have left beside those of the tree. What
-    /// cannot be looked at stays.
+    /// Removes hidden directories that killed processes have left beside those of the tree. Directories that cannot be read
+    /// stay.
     pub(super) fn clear_hidden_directories(&self, now: &TreeSnapshot) {
         if self.state.ownership.keeps_all {
             return;
@@ -274,8 +278,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
 }
 
 impl<T: FileTree> TargetEditor<'_, '_, T> {
-    /// Gives directories their names that were seen with them by a walk, and that are whole. `is_ordered`: all that was
-    /// closed before is on the target, so that others may lose these names. `read`: the copies of evicted files, which
+    /// Gives names to whole directories that a walk saw with these names. `is_ordered`: all files that were closed before
+    /// are on the target, so that other directories may lose these names. `read`: the copies of evicted files, which
     /// programs read.
     pub(super) fn name_directories(
         &mut self,
@@ -316,7 +320,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
                 };
                 is_changed |= match named {
                     Ok(true) => true,
-                    // The node that had its name was retired: another turn gives it to the directory.
+                    // The node that had its name was retired: the next iteration gives the name to the directory.
                     Ok(false) => self.state.relocated.contains_key(path),
                     Err(_) => false,
                 };
@@ -330,7 +334,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         changed
     }
 
-    /// Gives a directory its name, which a retired one has; false: that has something of somebody else's, so the files
+    /// Gives a directory its name, which a retired one has; false: the retired one has nodes of somebody else, so the files
     /// are merged.
     fn replace_retired(
         &mut self,
@@ -354,8 +358,9 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         self.name_directory(path, Some(old), then, now, read, changed)
     }
 
-    /// Retires what earlier drains of the tree have put where a directory is to be, and this one does not know yet: that
-    /// directory was renamed to there after it had been begun. False: it is somebody else's, or programs read it.
+    /// Retires nodes that earlier drains of the tree have put in the place of a directory, and that this drain does not
+    /// know yet: the directory was renamed to this path after the drain had begun it. False: the nodes are somebody else's,
+    /// or programs read them.
     fn retire_in_the_way(
         &mut self,
         path: &Path,
@@ -370,9 +375,9 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         self.retire_earlier(path, there, then)
     }
 
-    /// Gives directories that were renamed, and are gone with all that is in them, hidden names: programs may have
-    /// renamed them again before they removed them, so no other name of theirs is to be seen with a part of them. So may
-    /// they have done with what an earlier drain has left.
+    /// Gives hidden names to directories that were renamed and are gone with all their nodes: programs may have renamed
+    /// them again before they removed them, so a reader must not see a part of them under an old name. The same holds for
+    /// directories that an earlier drain has left.
     pub(super) fn hide_gone(&mut self, gone: &mut [PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let tops: Vec<PathBuf> = all
@@ -393,13 +398,13 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             let hidden = self.to.join(&retired);
             let renamed = self.to.tree.rename(&target, &hidden, false);
             let is_hidden = renamed.is_ok();
-            // If it has failed they are removed one by one.
+            // If this fails, the nodes are removed one by one.
             if !is_hidden {
                 continue;
             }
             let has_only_ours = self.view().has_only_ours(&hidden, &path);
             if !has_only_ours.is_ok_and(|has_only_ours| has_only_ours) {
-                // Somebody else has put something there meanwhile.
+                // Somebody else has put a node there meanwhile.
                 let _ = self.to.tree.rename(&hidden, &target, false);
                 continue;
             }
@@ -422,7 +427,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         self.hide_gone_retired(gone, changed);
     }
 
-    /// The same for retired ones, which have names that programs know.
+    /// The same for retired directories, which have names that programs know.
     fn hide_gone_retired(&mut self, gone: &[PathBuf], changed: &mut ChangedNames) {
         let all: BTreeSet<PathBuf> = gone.iter().cloned().collect();
         let is_retired = |path: &&PathBuf| {
@@ -445,7 +450,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
                 continue;
             }
             let marked = self.state.marked_below(&path);
-            // If it fails they are removed one by one.
+            // If hiding fails, the nodes are removed one by one.
             if self.hide_directory(&path).is_ok() {
                 changed.note(&path, &target, Ok(true));
                 self.state.ownership.note_removed(marked.iter());
@@ -453,14 +458,14 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         }
     }
 
-    /// Has a relocated directory and the retired one that has its name exchange their names on the target, in two
-    /// steps where it knows no such call.
+    /// Exchanges the names of a relocated directory and of the retired one that has its name, in two steps if the target
+    /// has no call for that.
     fn exchange_with_retired(&mut self, path: &Path, old: &Path) -> Result<(), MoveError> {
         let (from, target) = (self.find_path(path), self.to.join(path));
         let was = self.state.relocated[path].at().to_owned();
         let is_hidden = self.state.relocated[path].is_hidden();
         if !is_hidden {
-            // The retired directory has the old name of its successor for a moment.
+            // For a moment, the retired directory has the old name of its successor.
             self.state.mark_nodes(old, &was, false);
         }
         match self.to.tree.exchange(&from, &target) {
@@ -496,8 +501,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         Ok(())
     }
 
-    /// Gives a directory its name; false: something has it that is to be replaced, or is somebody else's, so its files
-    /// are merged.
+    /// Gives a directory its name; false: another node has the name. That node is retired, or the files are merged since it
+    /// is somebody else's.
     fn name_directory(
         &mut self,
         path: &Path,
@@ -525,7 +530,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             if let Some(lock) = relocated.lock.take() {
                 let locked = self.to.tree.stat(&lock);
                 if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
-                    // Another process has taken it for a dead one's.
+                    // Another process has taken the directory for a dead process's.
                     return Err(MoveError::Busy(target));
                 }
             }
@@ -547,7 +552,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             Some(old) => self.exchange_with_retired(path, old),
         };
         if let Err(error) = renamed {
-            // The reply may be lost.
+            // The rename may have succeeded although its reply was lost.
             let found = self.to.tree.look_up(&target).ok().flatten();
             if found.as_ref().map(identity) != was.as_ref().map(identity) || was.is_none() {
                 return Err(error);
@@ -559,7 +564,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         self.state.relocated.change_place(path, path);
         self.state.relocated.remove(path);
         self.state.mark_nodes(path, path, true);
-        // The retired directory has the old name if it could not be hidden.
+        // If the retired directory could not be hidden, it has the old name.
         let taken = retired.map(|old| self.state.marked_below(old));
         let taken: HashSet<PathBuf> = taken.into_iter().flatten().collect();
         self.state
@@ -568,8 +573,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         Ok(true)
     }
 
-    /// Removes from a relocated directory what two walks did not see in it, and what a process that was killed
-    /// has left in a hidden one.
+    /// Removes from a relocated directory the nodes that two walks did not see in it, and from a hidden one also the nodes
+    /// that a killed process has left.
     fn clear_directory(
         &mut self,
         path: &Path,
@@ -610,7 +615,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         Ok(())
     }
 
-    /// Directories that are to exchange their names: has one of them make way; false: there are none.
+    /// Hides one of several directories that are to exchange their names; false: there are none.
     fn break_cycle(&mut self, ready: &[PathBuf], changed: &mut ChangedNames) -> bool {
         let occupants =
             ready
@@ -633,7 +638,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Gives directories their names that were seen with them by a walk, and that are whole.
+    /// Gives names to whole directories that a walk saw with these names.
     pub(super) fn name_walked(
         &mut self,
         then: &TreeSnapshot,
@@ -649,7 +654,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .name_directories(then, round, is_ordered, &held_files, &read)
     }
 
-    /// True if a directory was renamed that this drain does not know by its name.
+    /// True if a renamed directory is not among those that this drain has moved.
     pub(super) fn has_unknown_directories(&mut self) -> bool {
         self.ask_for_history(self.walks + 1);
         let known = self.target.moved.iter().map(|(_, node)| node.version.ino);

@@ -1,22 +1,23 @@
 //! The order in which files get their names on the target: that of their last changes.
 //!
 //! A program writes `ckpt.8`, closes it, and then writes 8 into `progress`. Whenever the drain ends, `progress` on the
-//! target must speak only of checkpoints that are there. So the files of a round are copied in any order, and get their names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one
-//! fails, those behind it wait for the next round.
+//! target must refer only to checkpoints that are there. So the files of a round are copied in any order, but get their
+//! names one after the other, in the order of their times of change (`ctime`, which programs cannot set). If one fails, the
+//! files after it wait for the next round.
 //!
-//! Files also wait for what changed before them, and does not have its name yet:
-//! - a file that a walk has seen closed, if a program has it open again, or has changed it just now: both files may
-//!   belong to the next turn of a loop by then;
+//! Files also wait for nodes that changed before them and do not have their names yet:
+//! - a file that a walk has seen closed, if a program has it open again, or has changed it just now: both files may belong
+//!   to the next iteration of a loop by then;
 //! - a file that could not be moved in the last round;
 //! - a directory that was renamed ([`naming`](super::naming)).
 //!
-//! Others wait for a file for some rounds only, and a file that has waited for many gets its name with all that changed
-//! before it: programs may rename new directories faster than walks follow. While a write waits for room none waits. Not
-//! ordered are files in directories without names, which nobody sees, and files of which the bytes wait for an analysis or a
-//! lamination. Files that are to be moved first have an order of their own, before the others.
+//! Other files wait for a file for some rounds only. A file that has waited for many rounds gets its name with all files
+//! that changed before it: programs may rename new directories faster than walks follow. While a write waits for room, no
+//! file waits. The order leaves out files in directories without names, which nobody sees, and files whose bytes wait for
+//! an analysis or a lamination. Files that are to be moved first have an order of their own, before the others.
 //!
-//! The order is that of the clocks of the nodes that write. A file that changed after the walk had begun is left to
-//! the next round: the walk may have missed what changed before it.
+//! The order is that of the clocks of the nodes that write. A file that changed after the walk had begun is left to the
+//! next round: the walk may have missed files that changed before it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -42,19 +43,19 @@ pub enum NameOrder {
 
 /// Device and number.
 type InodeId = (u64, u64);
-/// That of no file.
+/// The inode of no file.
 const NO_INODE: InodeId = (0, 0);
 
 /// A file or directory that the target does not have under its name.
 #[derive(Clone, Copy, Debug)]
 struct UnnamedNode {
-    /// Its time of change when a walk first saw it so.
+    /// Its time of change when a walk first saw it without its name.
     since: Time,
-    /// The time of change from which on files wait for it, as long as it is awaited.
+    /// Files that changed after this time wait for it, as long as it is awaited.
     awaited_from: Time,
     /// It could not be moved in this round.
     has_failed: bool,
-    /// It had changed after the walk of this round had begun.
+    /// It changed after the walk of this round had begun.
     is_late: bool,
     /// The rounds in which files waited for it.
     rounds: u32,
@@ -72,13 +73,13 @@ pub(super) struct FileOrder {
     unnamed: HashMap<InodeId, UnnamedNode>,
     /// The files that programs changed in this round before their copies had ended.
     overtaken: HashSet<InodeId>,
-    /// The files that were overtaken in the round before.
+    /// The files that were overtaken in the previous round.
     overtaken_before: HashSet<InodeId>,
-    /// In this round, files that changed until then get their names, whatever has failed before them.
+    /// In this round, files that changed until then get their names even if files before them have failed.
     pub released: Option<Time>,
-    /// The rounds in a row in which files waited since a walk may have missed some.
+    /// The rounds in a row in which files waited because a walk may have missed others.
     pub rounds_in_doubt: u32,
-    /// The rounds in which the files of these paths have waited or have changed too late, since they were moved.
+    /// By path, the rounds in which a file has waited or has changed too late, since one was moved.
     waiting: HashMap<PathBuf, u32>,
 }
 
@@ -94,7 +95,7 @@ impl FileOrder {
         !self.is_hurried && node.is_none_or(|node| node.rounds < MOST_ROUNDS)
     }
 
-    /// True if a file is moved in whatever version it has by then: programs may change it all the time.
+    /// True if a file is moved in the version that it has when it is copied: programs may change it all the time.
     pub(super) fn takes_any_version(&self, inode: InodeId) -> bool {
         self.overtaken_before.contains(&inode)
     }
@@ -105,13 +106,13 @@ impl FileOrder {
         self.overtaken.insert(inode);
     }
 
-    /// True if the last round has left a file out since it had changed after the walk had begun.
+    /// True if the last round left a file out because it had changed after the walk had begun.
     pub(super) fn was_late(&self, inode: InodeId) -> bool {
         let node = self.unnamed.get(&inode);
         node.is_some_and(|node| node.is_late)
     }
 
-    /// The time of change from which on files wait for a node, if it is one that they may wait for.
+    /// Files that changed after this time wait for a node; `None`: no walk has seen it closed without its name.
     pub(super) fn awaited_from(&self, inode: InodeId) -> Option<Time> {
         self.unnamed.get(&inode).map(|node| node.awaited_from)
     }
@@ -130,7 +131,7 @@ impl FileOrder {
         self.waiting.insert(path.to_owned(), rounds);
     }
 
-    /// Forgets how long the files of a path have waited: one was moved.
+    /// Forgets the waiting time of a path: its file was moved.
     pub(super) fn forget_waiting(&mut self, path: &Path) {
         self.waiting.remove(path);
     }
@@ -140,7 +141,8 @@ impl FileOrder {
         self.waiting.get(path).copied().unwrap_or(0)
     }
 
-    /// Keeps for the next round what is not on the target yet. `chosen`: the paths of the files that wait no more.
+    /// Keeps for the next round the nodes that are not on the target yet. `chosen`: the paths of the files that do not
+    /// wait.
     pub(super) fn end_round<'p>(
         &mut self,
         round: RoundOrder,
@@ -173,7 +175,7 @@ impl FileOrder {
     }
 }
 
-/// The two earliest of some times, each of another inode.
+/// The two earliest of some times, with their inodes: a node does not wait for its own time.
 #[derive(Debug, Default)]
 struct EarliestTimes([Option<(Time, InodeId)>; 2]);
 
@@ -184,7 +186,7 @@ impl EarliestTimes {
         self.0 = [times[0], times[1]];
     }
 
-    /// The earliest that is not of this inode.
+    /// The earliest time of another inode than this one.
     fn of_others(&self, inode: InodeId) -> Option<Time> {
         let mut others = self.0.iter().flatten();
         let other = others.find(|(_, other)| *other != inode);
@@ -208,14 +210,14 @@ pub(super) struct OrderedNode<'n> {
     pub is_first: bool,
 }
 
-/// The nodes that the files of a round wait for.
+/// The nodes for which the files of a round wait.
 #[derive(Debug, Default)]
 pub(super) struct RoundOrder {
     unnamed: HashMap<InodeId, UnnamedNode>,
-    /// The nodes that all files wait for, and those of them that are moved first: for these alone wait the files that are
-    /// moved first.
+    /// First the times of all nodes, for files in general; then those of nodes that are moved first, for files that are
+    /// moved first, too.
     times: [AwaitedTimes; 2],
-    /// The inodes of files that change, and that others wait for, with the times from which on they do.
+    /// The inodes of changing files for which others wait, with the times from which on they wait.
     awaited: Vec<(InodeId, Time)>,
     /// The paths of files that wait, or have changed too late.
     left_out: Vec<PathBuf>,
@@ -228,7 +230,7 @@ impl RoundOrder {
     pub(super) fn note_movable(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
         let inode = file.version.inode();
         let has_failed = |known: &UnnamedNode| known.has_failed;
-        // Failures are counted where they come.
+        // Failures are counted where they happen.
         if order.unnamed.get(&inode).is_some_and(has_failed) && order.is_awaited(inode) {
             self.add_awaited(file, file.version.ctime);
         }
@@ -239,12 +241,12 @@ impl RoundOrder {
         self.unnamed.insert(inode, node);
     }
 
-    /// Notes that a file has changed since it was copied: what came after this time waits for the next copy.
+    /// Notes that a file has changed since it was copied: files that changed after this time wait for the next copy.
     pub(super) fn note_outdated(&mut self, file: OrderedNode<'_>, since: Time) {
         self.add_awaited(file, since);
     }
 
-    /// Has the files that changed after a removal wait for the next round.
+    /// Makes the files that changed after a removal wait for the next round.
     pub(super) fn note_removal(&mut self, at: Time) {
         self.times[0].files.add(NO_INODE, at);
     }
@@ -256,7 +258,7 @@ impl RoundOrder {
         self.unnamed.insert(file.version.inode(), node);
     }
 
-    /// The same of one that it has changed after the walk had begun.
+    /// The same for a file that a program has changed after the walk had begun.
     pub(super) fn note_late(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
         self.note_changing(order, file);
         let node = self.unnamed.get_mut(&file.version.inode());
@@ -266,13 +268,13 @@ impl RoundOrder {
 
     /// Notes a file that a program has open for writing.
     pub(super) fn note_open(&mut self, order: &FileOrder, file: OrderedNode<'_>) {
-        // Else no walk has seen it closed.
+        // Otherwise no walk has seen it closed, and no file waits for it.
         if order.unnamed.contains_key(&file.version.inode()) {
             self.note_changing(order, file);
         }
     }
 
-    /// The times of what files wait for that are moved first, or that are not.
+    /// The times for which files wait: those that are moved first, or the others.
     fn times(&self, is_first: bool) -> &AwaitedTimes {
         &self.times[usize::from(is_first)]
     }
@@ -290,7 +292,7 @@ impl RoundOrder {
         }
     }
 
-    /// Notes a directory that is to get its name.
+    /// Notes a directory that does not have its name yet.
     pub(super) fn note_directory(&mut self, order: &FileOrder, directory: OrderedNode<'_>) {
         let (inode, node) = (directory.version.inode(), order.node(directory.version));
         self.unnamed.insert(inode, node);
@@ -301,7 +303,7 @@ impl RoundOrder {
         }
     }
 
-    /// True if a file waits for others, which is noted.
+    /// True if a file waits for others; this is noted.
     pub(super) fn note_if_waiting(&mut self, file: OrderedNode<'_>) -> bool {
         let changed = file.version.ctime;
         let times = self.times(file.is_first);
@@ -313,7 +315,7 @@ impl RoundOrder {
         is_waiting
     }
 
-    /// True if a file waits for a directory. A coarse clock may not tell the two apart.
+    /// True if a file waits for a directory. Equal times count, since the clock may be coarse.
     pub(super) fn is_behind(&self, file: OrderedNode<'_>) -> bool {
         let times = self.times(file.is_first);
         let first = times.directories.of_others(file.version.inode());
@@ -325,7 +327,7 @@ impl RoundOrder {
         self.left_out.push(path.to_owned());
     }
 
-    /// Counts the round for those that files wait for.
+    /// Counts the round for the nodes for which files wait.
     fn count_round(mut self) -> HashMap<InodeId, UnnamedNode> {
         for (inode, since) in self.awaited {
             let is_awaited = self.last_waiting.is_some_and(|last| since < last);

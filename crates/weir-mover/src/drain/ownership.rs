@@ -1,5 +1,5 @@
-//! The question if a node of the target may be replaced or removed: it is what this instance has put there, or
-//! what its job has taken.
+//! Decides if a node of the target may be replaced or removed: this instance must have put it there, or its job must have
+//! taken it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -13,26 +13,26 @@ use super::marks::PlacedNodes;
 use crate::replaceable::{NodeMark, Replaceable, TakenNode};
 use crate::tree::{kind_of, NodeKind};
 
-/// The source of a node is not known.
+/// The inode number in a mark whose source is not known.
 const NO_SOURCE: u64 = 0;
 
-/// The nodes of the target that a drain may replace or remove, all by the path below the target.
+/// The nodes of the target that a drain may replace or remove, by the path below the target.
 #[derive(Debug)]
 pub(super) struct NodeOwnership {
-    /// The nodes that drains have put there. `None`: they are not kept.
+    /// The nodes that drains have put there. `None`: no marks are kept.
     placed: Option<Arc<PlacedNodes>>,
     /// Nodes that somebody else has put there are replaced, too.
     pub replaces_all: bool,
-    /// Servers of the instance are lost, and what the target has may be theirs: nothing is removed from it.
+    /// Servers of the instance are lost, and nodes of the target may be theirs: nothing is removed from it.
     pub keeps_all: bool,
     /// The nodes that the job has removed or replaced.
     taken: HashMap<PathBuf, LowerFile>,
-    /// Inodes from which this drain has removed one of several names: their times changed.
+    /// Inodes from which this drain has removed one of several names: this changed their ctimes.
     unlinked: HashSet<u64>,
 }
 
 impl NodeOwnership {
-    /// That of a drain which keeps no marks.
+    /// The ownership for a drain that keeps no marks.
     pub fn new() -> NodeOwnership {
         NodeOwnership {
             placed: None,
@@ -52,19 +52,19 @@ impl NodeOwnership {
         self.placed.is_some()
     }
 
-    /// True if the target may have nodes of drains before this one, which it does not know.
+    /// True if the target may have nodes of earlier drains, which this one does not know.
     pub fn is_continued(&self) -> bool {
         let placed = self.placed.as_ref();
         placed.is_some_and(|placed| placed.is_continued())
     }
 
-    /// Notes what the job has removed or replaced.
+    /// Notes the nodes that the job has removed or replaced.
     pub fn note_taken(&mut self, whiteouts: &BTreeMap<PathBuf, Whiteout>) {
         self.taken = whiteouts
             .iter()
             .filter_map(|(path, whiteout)| Some((path.clone(), whiteout.file()?)))
             .collect();
-        // Other drains of the tree may have put something there.
+        // Other drains of the tree may have put nodes there.
         self.refresh();
     }
 
@@ -75,7 +75,7 @@ impl NodeOwnership {
         }
     }
 
-    /// True if the job has removed or replaced what the target had under a name.
+    /// True if the job has removed or replaced the node that the target had under a name.
     pub fn has_taken(&self, path: &Path) -> bool {
         self.taken.contains_key(path)
     }
@@ -94,13 +94,13 @@ impl NodeOwnership {
         }
     }
 
-    /// True if a node is what the job has removed.
+    /// True if a node is the one that the job has removed.
     pub fn is_taken(&self, path: &Path, there: &Stat) -> bool {
         let taken = self.find_taken(path);
         taken.is_some_and(|taken| taken.fits(there))
     }
 
-    /// True if a node is what the job has removed, or what a drain has put there.
+    /// True if a node is one that the job has removed, or that a drain has put there.
     pub fn is_taken_or_placed(&self, path: &Path, there: &Stat) -> bool {
         self.known_nodes(path).allows(there)
     }
@@ -111,7 +111,7 @@ impl NodeOwnership {
         placed.is_some_and(|placed| !placed.of_name(path).is_empty())
     }
 
-    /// True if a drain has put a node there that was this inode of the source.
+    /// True if a drain has put this node there, as a copy of this inode of the source.
     pub fn has_placed_source(&self, path: &Path, there: &Stat, source: u64) -> bool {
         self.placed.as_ref().is_some_and(|placed| {
             let marks = placed.of_name(path);
@@ -135,7 +135,7 @@ impl NodeOwnership {
         }
     }
 
-    /// Notes that something with these attributes is about to get a name.
+    /// Notes that a node with these attributes is about to get a name.
     pub fn note_placing_copy(&self, path: &Path, copied: Option<&Stat>) {
         if let (Some(placed), Some(copied)) = (&self.placed, copied) {
             let mark = NodeMark::new(copied.size, copied.mtime, NO_SOURCE);
@@ -143,7 +143,7 @@ impl NodeOwnership {
         }
     }
 
-    /// Notes that nodes have these names, by whatever way they got them.
+    /// Notes that nodes have these names, however they got them.
     pub fn note_placed(&self, nodes: impl Iterator<Item = (PathBuf, NodeMark)>) {
         if let Some(placed) = &self.placed {
             nodes.for_each(|(path, mark)| placed.note_placed(&path, mark));

@@ -1,10 +1,10 @@
-//! Files of which a part is on the target alone: programs write over their evicted bytes, or ranges of them went
-//! ahead (`ahead`).
+//! Files with a part that only the target has: programs write over their evicted bytes, or ranges of them went ahead
+//! (`ahead`).
 //!
 //! The *base* of such a file is its part on the target. The base has a hidden name as long as the file needs it: so the
-//! next version of the file can get its name, and programs may rename the file, without another step. A kill in
-//! between leaves the link of the file with a base that is there. The next version is copied from the
-//! instance, which reads the base; then that is the file's copy, and the hidden name goes.
+//! next version of the file can get its name, and programs may rename the file, without another step. If a drain is killed
+//! in between, the link of the file still leads to a base. The next version is copied from the instance, which reads the
+//! base. Then the new version is the file's copy, and the hidden name is removed.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use crate::stage::StageProgress;
 use crate::tree::{FileTree, NodeKind};
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Notes a file of which a part is on the target alone, and has its base under a hidden name.
+    /// Notes a file with a part that only the target has, and gives its base a hidden name.
     pub(super) fn note_part(
         &mut self,
         progress: &StageProgress,
@@ -42,7 +42,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.target.copies.add_base(ino.0, base);
     }
 
-    /// Gives a base that has a name which others may use a hidden one beside it.
+    /// Gives a hidden name to a base whose name others may use.
     fn hide_base(
         &self,
         progress: &StageProgress,
@@ -58,18 +58,18 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         Ok(FileBase { at, inode })
     }
 
-    /// After a version of a file was moved: what has its name on the target is its copy, and its base goes.
+    /// To be called after a version of a file was moved: this becomes the copy of the file, and its base is removed.
     pub(super) fn replace_base(
         &mut self,
         path: &Path,
         version: &FileVersion,
     ) -> Result<(), MoveError> {
         let ino = Ino(version.ino);
-        // A directory that is to get its name takes its files to other paths.
+        // When a relocated directory gets its name, its files get other paths.
         if !self.target.copies.has_base(ino.0) || self.target.relocated.is_relocated(path) {
             return Ok(());
         }
-        // Also if it cannot be evicted now, since it is open, it reads the bytes of its base there from now on.
+        // Even if the file is open and cannot be evicted now, the bytes of its base are read from the new copy from now on.
         let links = CopyLinks::find(&self.from, &self.to).expect("it has an evicted file");
         let evicted = links.evict_version(path, version);
         let is_evicted = evicted.map_err(MoveError::io("evicting", path))?;
@@ -79,7 +79,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         links.drop_base(&mut self.target.copies, ino)
     }
 
-    /// In the end: has what is on the target be the copies of files that have bases, and forgets the others.
+    /// To be called at the end: makes the moved versions of files with bases their copies, and forgets copies that no file
+    /// needs.
     pub(super) fn replace_bases(&mut self) -> Vec<(PathBuf, MoveError)> {
         let mut failed = Vec::new();
         let Some(table) = self.from.tree.evictions() else {
@@ -87,7 +88,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         };
         let snapshot = self.walk();
         for (path, node) in snapshot.of_kind(NodeKind::File) {
-            // Size and time alone may be those of another version.
+            // Equal size and time are not enough: they may be those of another version.
             if !self.target.moved.has_version(path, node) {
                 continue;
             }

@@ -1,10 +1,10 @@
-//! Files of an elevated tree that were prefetched: the target has them as they are, and is not asked for their
-//! bytes.
+//! Files of an elevated tree that were prefetched: the target has them in this version, so their bytes need not be
+//! compared.
 //!
-//! Size and time alone would not tell: a file that was written once has the same time of its last change and of
-//! its name, and then bytes are compared (`Likeness::Perhaps`). So those that prefetch note the inode and the time
-//! of change of what they made; a program that has changed it since has changed that, too. Notes are lines of JSON in
-//! a file of the run directory, since runs of an instance add to them.
+//! Size and times are not enough: a file of the target that was written once has an mtime equal to its ctime, so bytes
+//! would be compared (`Likeness::Perhaps`). So a prefetch notes the inode and the ctime of the file that it made; if a
+//! program has changed the file since, the ctime differs. Notes are lines of JSON in a file of the run directory, to which
+//! all runs of an instance append.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -27,7 +27,7 @@ pub struct PrefetchedFile {
     /// The bytes of its path below the root of the tree.
     path: Vec<u8>,
     content: ContentStamp,
-    /// Of its last change of any kind, in the tree; nanoseconds since 1970.
+    /// The time of its last change of any kind, in the tree; nanoseconds since 1970.
     ctime_ns: i64,
 }
 
@@ -45,7 +45,7 @@ impl PrefetchedFile {
     pub fn append_to(&self, mut notes: &File) -> io::Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
-        // In one write: others append, too.
+        // In one write, since others append, too.
         notes.write_all(&line)
     }
 
@@ -56,7 +56,7 @@ impl PrefetchedFile {
     }
 }
 
-/// The notes of a tree, to which programs may have files added at any time.
+/// The notes of a tree. Prefetches may append to them at any time.
 #[derive(Debug)]
 pub struct PrefetchNotes {
     path: PathBuf,
@@ -65,12 +65,12 @@ pub struct PrefetchNotes {
 }
 
 impl PrefetchNotes {
-    /// Those in a file, which need not be there yet.
+    /// The notes in a file, which need not exist yet.
     pub fn new(path: PathBuf) -> PrefetchNotes {
         PrefetchNotes { path, read: 0 }
     }
 
-    /// Reads the notes that are new. A line that is no note is passed over.
+    /// Reads the new notes. Skips a line that is not a note.
     fn read_new(&mut self) -> io::Result<Vec<PrefetchedFile>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -90,7 +90,7 @@ impl PrefetchNotes {
     }
 }
 
-/// The files that were prefetched, from their notes until a walk.
+/// The files that were prefetched, from the reading of their notes until a walk.
 #[derive(Debug, Default)]
 pub(super) struct NotedPrefetches {
     notes: Option<PrefetchNotes>,
@@ -98,15 +98,15 @@ pub(super) struct NotedPrefetches {
 }
 
 impl NotedPrefetches {
-    /// Reads what was prefetched before a walk, which then sees it. A file whose note cannot be read, or comes later, has its
-    /// bytes compared.
+    /// Reads the notes before a walk, which then sees their files. If the note of a file cannot be read, or comes later,
+    /// the bytes of the file are compared.
     pub fn read_new(&mut self) {
         let notes = self.notes.as_mut().map(PrefetchNotes::read_new);
         self.files
             .extend(notes.and_then(Result::ok).into_iter().flatten());
     }
 
-    /// Notes the files that a walk saw as they were made, and that the target still has.
+    /// Notes as moved the files that a walk saw unchanged since their prefetch, and that the target still has.
     pub fn adopt<T: FileTree>(
         &mut self,
         snapshot: &TreeSnapshot,
@@ -132,7 +132,7 @@ impl NotedPrefetches {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Has files that are as they were prefetched taken for those of the target.
+    /// Makes files that are unchanged since their prefetch count as moved.
     pub fn follow_prefetched(&mut self, notes: PrefetchNotes) {
         self.prefetched.notes = Some(notes);
     }

@@ -1,16 +1,16 @@
 //! Directories that the target has under another name than the tree: *relocated* ones.
 //!
-//! A program fills a directory and then renames it, so that its name stands for all that is in it. So a directory
-//! that was renamed gets its name on the target only with all its files (`naming`). Until then the target has it
-//! - under a hidden name beside its own, which is filled: one that the target did not have before; or
+//! A program fills a directory and then renames it, so that its name stands for all its files. So a renamed directory gets
+//! its name on the target only with all its files (`naming`). Until then the target has it
+//! - under a hidden name beside its own, if the target did not have it before; or
 //! - under its old name, if the drain has made it there.
 //!
-//! All that concerns a node below such a directory asks [`Drain::at_target`] for its path on the target. A directory
-//! that was replaced by a renamed one, and is in the tree no more, is *retired*: it has a path that no tree has, so that
-//! it counts as gone, and keeps its name on the target until its successor takes it. So is a file or a link.
+//! For the path of a node on the target, code must call [`Drain::at_target`]. If a renamed directory has replaced a
+//! directory that is not in the tree any more, the old one is *retired*: in the tables it has a path that no tree has, so
+//! that it counts as gone; on the target it keeps its name until its successor takes it. Files and links retire, too.
 //!
-//! Left out: directories that are merged into those that the target had, and those in which files were evicted, whose
-//! copies programs read by their paths. Their files follow one by one.
+//! Left out: directories that are merged into those that the target had, and directories with evicted files, whose copies
+//! programs read by their paths. Their files are moved one by one.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -32,18 +32,18 @@ use crate::error::MoveError;
 use crate::publish::{is_at_above_or_below, is_part, part_of, remove_hidden_tree, FILLING};
 use crate::tree::{kind_of, FileTree, NodeKind, PART_MODE};
 
-/// Another path in the tables for a node.
+/// A change of a node's path in the tables.
 struct PathChange {
     /// Its path below the target.
     at: PathBuf,
     from: PathBuf,
     to: PathBuf,
-    /// The nodes at and below it that earlier drains have made, with the new paths.
+    /// The nodes at and below it that earlier drains have made, with their new paths.
     earlier: Vec<(PathBuf, MovedNode)>,
 }
 
 impl<T: FileTree> TargetView<'_, '_, T> {
-    /// The directories that this drain made and that have other paths now: the old and the new one.
+    /// The directories that this drain made and that have other paths now: the old and the new path of each.
     fn renamed_directories(
         &self,
         snapshot: &TreeSnapshot,
@@ -84,7 +84,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         renamed
     }
 
-    /// The retirements of the nodes that a renamed directory has replaced and drains of the tree had made, except
+    /// The retirements of nodes that drains of the tree had made and that a renamed directory has replaced, except
     /// directories that were renamed themselves.
     fn replaced_nodes(
         &self,
@@ -98,7 +98,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         let directories = snapshot.of_kind(NodeKind::Directory);
         let replaced = directories.filter_map(|(path, node)| {
             let moved = self.state.moved.get(path)?;
-            // One that the drain made for the same directory before it was renamed away and back, too.
+            // This includes a node that the drain made for the same directory before it was renamed away and back.
             let is_replaced = (comes.contains(path)
                 || moved.kind == NodeKind::Directory
                     && moved.version.inode() != node.version.inode()
@@ -110,8 +110,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         replaced.collect()
     }
 
-    /// The retirements of the relocated directories that the tree has no more while it has something else under their
-    /// names, old or new: they never become whole, and keep others from these names.
+    /// The retirements of relocated directories that are gone from the tree while it has another node under their names,
+    /// old or new: they never become whole, and keep these names from others.
     fn stranded_directories(
         &self,
         snapshot: &TreeSnapshot,
@@ -140,7 +140,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         let to = self.state.moved.unused_retired_path(path, ino);
         let earlier = match self.state.moved.get(path)?.is_ours {
             true => Vec::new(),
-            // It was among those that the earlier drains have made.
+            // This drain found it: earlier drains may have made it.
             false => self.earlier_nodes(walk, &at, &to).ok().flatten()?,
         };
         Some(PathChange {
@@ -151,8 +151,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         })
     }
 
-    /// The nodes of the target at and below a path, with another path, if all are of drains of the tree. `at`: the path
-    /// below the target, whatever has it in the tree.
+    /// The nodes of the target at and below a path, rebased to another path, if drains of the tree have made all of them.
+    /// `at`: the path below the target, even if another node has it in the tree.
     fn earlier_nodes(
         &self,
         walk: u64,
@@ -184,7 +184,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))
     }
 
-    /// A file or link that the target has at this path below it; `None`: no drain of the tree has put it there.
+    /// The file or link that the target has at a path; `None`: no drain of the tree has put it there.
     pub(super) fn earlier_leaf(
         &self,
         walk: u64,
@@ -205,8 +205,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
 }
 
 impl<T: FileTree> TargetEditor<'_, '_, T> {
-    /// Makes a directory under a hidden name if it gets its own one when it is whole; `false`: it is made under
-    /// its own. `read`: the copies of evicted files.
+    /// Makes a directory under a hidden name, if it must get its own name only when it is whole; false: it must be made
+    /// under its own name. `read`: the copies of evicted files.
     pub(super) fn begin_hidden(
         &mut self,
         round: &RoundState,
@@ -226,11 +226,11 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         let target = self.to.join(path);
         let there = self.to.find_node(&target)?;
         if is_at_above_or_below(path, &read()) {
-            // Programs read what is in it by its path: it is merged.
+            // Programs read files in it by this path: it is merged.
             return Ok(false);
         }
         if let Some(there) = there.filter(|_| !is_taken) {
-            // Else it is merged.
+            // If the nodes there cannot retire, it is merged.
             if !self.retire_earlier(path, &there, &round.snapshot)? {
                 return Ok(false);
             }
@@ -267,8 +267,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         Ok(true)
     }
 
-    /// Retires what earlier drains of the tree have put in the place of a directory, unless that is the same one as a walk
-    /// saw; false: it is, or somebody else has put it there.
+    /// Retires the nodes that earlier drains of the tree have put in the place of a directory; false: these are the same as
+    /// a walk saw, or somebody else has put them there.
     pub(super) fn retire_earlier(
         &mut self,
         path: &Path,
@@ -322,7 +322,7 @@ pub(super) fn copies_of_evicted<S: FileTree>(
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
-    /// The target, and what this drain knows of it.
+    /// A view of the target, and of this drain's state of it.
     pub(super) fn view(&self) -> TargetView<'_, 't, T> {
         TargetView {
             to: &self.to,
@@ -330,7 +330,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         }
     }
 
-    /// The target, to change its names.
+    /// An editor of the target's names.
     pub(super) fn editor(&mut self) -> TargetEditor<'_, 't, T> {
         TargetEditor {
             to: &self.to,
@@ -345,12 +345,11 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.view().find_path(path)
     }
 
-    /// Has the nodes of directories that programs have renamed, and that this drain made, known by their new
-    /// paths.
+    /// Gives the nodes of directories that this drain made, and programs have renamed, their new paths in the tables.
     pub(super) fn follow_directories(&mut self, snapshot: &TreeSnapshot) {
         let moved = &self.target.moved;
         self.target.relocated.retain(|path| moved.contains(path));
-        // Programs read them by their paths.
+        // Programs read these copies by their paths.
         let read = &copies_of_evicted(self.from.tree, snapshot);
         let (view, renames) = (self.view(), &self.history.renames);
         let renamed = view.renamed_directories(snapshot, renames, read);
@@ -362,7 +361,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             to,
             earlier: Vec::new(),
         }));
-        // Those inside before those that they were in.
+        // Inner directories come before those that contained them.
         let mut nodes = Vec::new();
         taken.sort_by(|one, other| other.from.cmp(&one.from));
         for one in taken {
@@ -382,14 +381,14 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             for (path, mut node) in moved {
                 node.walk = snapshot.walk;
                 node.is_told = false;
-                // By its new name it may be one that is to be analysed.
+                // With its new name it may be a file that is to be analysed.
                 node.is_doubtful |= node.kind == NodeKind::File && self.held_files.is_wanted(&path);
                 self.target.moved.insert(path, node);
             }
             self.target.relocated.extend(relocated);
             let before = self.target.relocated.remove(to);
             if self.target.relocated.find_place(to) != *at {
-                // A retired one may be in the tree again: a walk had missed it.
+                // A retired directory may be in the tree again: a walk had missed it.
                 let inode = snapshot.get(to).map(|seen| seen.version.inode());
                 let lock = before.and_then(|before| before.lock);
                 let relocated = RelocatedDirectory::new(at.clone(), inode, lock);

@@ -1,5 +1,4 @@
-//! The directories that the target has under other names than the tree: by their paths in the tree, and by those that they
-//! have on the target.
+//! The directories that the target has under other names than the tree, by their paths in the tree and on the target.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -17,9 +16,9 @@ pub(super) struct RelocatedDirectory<F> {
     at: PathBuf,
     /// Its inode in the tree; `None`: it is retired.
     pub inode: Option<(u64, u64)>,
-    /// The rounds since it is.
+    /// The rounds since it was relocated.
     pub rounds: u32,
-    /// Says that this process fills a hidden one.
+    /// The lock that shows that this process fills a hidden directory.
     pub lock: Option<F>,
 }
 
@@ -34,7 +33,7 @@ impl<F> RelocatedDirectory<F> {
         }
     }
 
-    /// A retired one that the target has at this path.
+    /// A retired directory that the target has at this path.
     pub fn new_retired(at: &Path) -> RelocatedDirectory<F> {
         RelocatedDirectory::new(at.to_owned(), None, None)
     }
@@ -53,12 +52,12 @@ impl<F> RelocatedDirectory<F> {
     }
 }
 
-/// The name of a directory that another one is to have.
+/// The directory on the target whose name another one is to get.
 pub(super) enum Occupant {
     None,
-    /// A retired directory of this path.
+    /// A retired directory, with its path in the tables.
     Retired(PathBuf),
-    /// One that is to get another name first.
+    /// A directory that must get another name first, with its path in the tree.
     Relocated(PathBuf),
 }
 
@@ -66,7 +65,7 @@ pub(super) enum Occupant {
 #[derive(Debug)]
 pub(super) struct RelocatedDirectories<F> {
     by_path: BTreeMap<PathBuf, RelocatedDirectory<F>>,
-    /// Their paths below the target, each with the one in the tree.
+    /// Their paths below the target, each with the path in the tree.
     places: BTreeSet<(PathBuf, PathBuf)>,
     /// The inodes in the tree of directories whose names somebody else has taken on the target.
     merged: HashSet<(u64, u64)>,
@@ -139,7 +138,7 @@ impl<F> RelocatedDirectories<F> {
         }
     }
 
-    /// Notes that the files of a directory are moved one by one.
+    /// Notes that the files of a directory, by its inode, are moved one by one.
     pub fn note_merged(&mut self, inode: (u64, u64)) {
         self.merged.insert(inode);
     }
@@ -155,7 +154,7 @@ impl<F> RelocatedDirectories<F> {
         }
     }
 
-    /// The relocated directory that a path is at or below, and its path.
+    /// The relocated directory at or above a path, with its path.
     pub fn find_above<'d>(
         &'d self,
         path: &'d Path,
@@ -180,12 +179,12 @@ impl<F> RelocatedDirectories<F> {
         }
     }
 
-    /// True if a relocated directory has this path below the target, or the hidden name beside it, which a copy needs.
+    /// True if a relocated directory has this path below the target, or the path of the part that a copy to it needs.
     pub fn has_in_place_of(&self, path: &Path) -> bool {
         !self.is_empty() && (self.has_at(path) || self.has_at(&part_of(path)))
     }
 
-    /// True if a directory is retired, and one that is to have its name is not whole yet.
+    /// True if a node is in a retired directory whose successor has not got the name yet.
     pub fn awaits_successor(&self, path: &Path) -> bool {
         self.find_above(path).is_some_and(|(_, one)| {
             let successor = self.get(one.at());
@@ -193,13 +192,13 @@ impl<F> RelocatedDirectories<F> {
         })
     }
 
-    /// The relocated directories that are to have names.
+    /// The relocated directories that do not have their names yet.
     pub fn unnamed(&self) -> impl Iterator<Item = &PathBuf> {
         let unnamed = self.iter().filter(|(_, one)| !one.is_retired());
         unnamed.map(|(path, _)| path)
     }
 
-    /// True if a directory has not got its name yet that two walks saw so.
+    /// True if two walks saw a directory with a name that it has not got yet.
     pub fn awaits_name(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
         let mut unnamed = self.iter().filter(|(_, one)| !one.is_retired());
         unnamed.any(|(path, one)| {
@@ -213,7 +212,7 @@ impl<F> RelocatedDirectories<F> {
         })
     }
 
-    /// True if a link of the target that is to be changed leads to the old or to the new holder of a name.
+    /// True if an old link of the target leads to the directory, or to the present holder of its name.
     pub fn changes_old_links(
         &self,
         path: &Path,
@@ -253,13 +252,13 @@ impl<F> RelocatedDirectories<F> {
         has_below || at.ancestors().any(|above| self.find_at(above).is_some())
     }
 
-    /// True if another one is at or below the place of a directory.
+    /// True if another relocated directory is at or below the place of this one.
     pub fn has_others_in(&self, path: &Path) -> bool {
         let mut places = self.places_at_and_below(&self[path].at);
         places.any(|(_, other)| other != path)
     }
 
-    /// Notes that the target has a directory elsewhere, with those inside.
+    /// Notes that a directory, with all relocated directories inside, has another path on the target.
     pub fn change_place(&mut self, path: &Path, at: &Path) {
         let Some(was) = self.get(path).map(|one| one.at.clone()) else {
             return;

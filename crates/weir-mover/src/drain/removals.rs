@@ -1,9 +1,9 @@
-//! The names that programs have removed, with the times of their removal: a walk sees nothing of them.
+//! The names that programs have removed, with the times of their removal: a walk cannot see these.
 //!
-//! The servers tell each name that a file or symbolic link has lost, whether it was removed or renamed. A name that was removed
-//! from an elevated tree, and was not made by a drain, has a whiteout, which has the time.
+//! The servers report each name that a file or symbolic link has lost by a removal or a rename. If a name was removed from
+//! an elevated tree, and no drain had made it, there is a whiteout, which has the time.
 //!
-//! Left out: directories, which go with all that is in them.
+//! Left out: directories, which are removed with their nodes.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::error::MoveError;
 use crate::side::MoveSide;
 use crate::tree::{FileTree, LostName, NodeKind};
 
-/// The walks for which a lost name is remembered that the drain has not made.
+/// A lost name that the drain has not made is remembered for this number of walks.
 const KEPT_WALKS: u64 = 8;
 /// The most lost names that are remembered.
 const MOST_TOLD: usize = 1 << 18;
@@ -29,7 +29,7 @@ const MOST_TOLD: usize = 1 << 18;
 /// The removals that are known.
 #[derive(Debug, Default)]
 pub(super) struct RemovalHistory {
-    /// The names that the servers have told, each with the number of the walk.
+    /// The names that the servers have reported, each with the number of the walk.
     told: Vec<(LostName, u64)>,
     /// The inode of the source.
     root: Option<u64>,
@@ -40,7 +40,7 @@ pub(super) struct RemovalHistory {
 }
 
 impl RemovalHistory {
-    /// Notes what a walk was told. `root`: looks for the inode of the source.
+    /// Notes the losses that the servers reported to a walk. `root`: finds the inode of the source.
     pub(super) fn note(
         &mut self,
         lost: &[LostName],
@@ -52,14 +52,14 @@ impl RemovalHistory {
         }
         self.told
             .extend(lost.iter().map(|name| (name.clone(), walk)));
-        // Without the oldest ones some removals come later, with those that only walks see.
+        // If the oldest are forgotten, some removals come later, with those that only walks find.
         let too_many = self.told.len().saturating_sub(MOST_TOLD);
         self.told.drain(..too_many);
     }
 
     /// The names of the target that can be removed by themselves, since programs have removed them, or have renamed their
-    /// files. `losses`: the names that files have lost which this drain has moved; `named`: files that get theirs in this round.
-    /// `removed_at`: asks when a name with a whiteout was removed.
+    /// files. `losses`: the lost names that this drain had put on the target. `named`: files that get their names in this
+    /// round. `removed_at`: finds the time at which a name with a whiteout was removed.
     pub fn removed_names<F>(
         &mut self,
         losses: &HashMap<PathBuf, NameLoss>,
@@ -74,7 +74,7 @@ impl RemovalHistory {
         names
     }
 
-    /// The names that files and links have lost which this drain has moved.
+    /// The lost names of files and links that this drain has moved.
     pub fn told_losses(
         &mut self,
         moved: &MovedNodes,
@@ -111,7 +111,7 @@ impl RemovalHistory {
         losses.collect()
     }
 
-    /// The losses that this walk was told, of names that this drain has not moved: by path, in the order of their times.
+    /// The losses reported to this walk, of names that this drain has not moved: by path, in the order of their times.
     pub fn new_losses_of_others(
         &self,
         moved: &MovedNodes,
@@ -186,7 +186,7 @@ impl RemovalHistory {
         known.retain(|path, (whiteout, _)| now.whiteouts.get(path) == Some(whiteout));
         let mut names = Vec::new();
         for (path, whiteout) in &now.whiteouts {
-            // A drain before this one may have put there what the job had made.
+            // An earlier drain may have put a node of the job there.
             let is_on_target = whiteout.file().is_some() || target.ownership.has_marks(path);
             if !is_on_target
                 || target.moved.contains(path)
@@ -195,12 +195,12 @@ impl RemovalHistory {
                 continue;
             }
             let known_at = known.get(path).map(|(_, at)| *at);
-            // Forgotten meanwhile, or its server does not answer.
+            // The whiteout is forgotten meanwhile, or its server does not answer.
             let Some(at) = known_at.or_else(|| removed_at(whiteout)) else {
                 continue;
             };
             known.insert(path.clone(), (whiteout.clone(), at));
-            // It is made before the name is removed, which may fail.
+            // The whiteout is made before the name is removed, and the removal may fail.
             let is_removed = |seen: &SeenNode| seen.born.is_some_and(|born| born >= at);
             if now.get(path).is_none_or(is_removed) {
                 names.push(RemovedName {
@@ -214,7 +214,7 @@ impl RemovalHistory {
         names
     }
 
-    /// True if a name goes by itself, and nothing that links lead to takes its place.
+    /// True if a name can be removed by itself: its directory is there, and no symbolic link takes its place.
     fn can_be_removed<F>(&self, path: &Path, target: &TargetState<F>, now: &TreeSnapshot) -> bool {
         let is_kind = |path: &Path, kind| now.get(path).is_some_and(|node| node.kind == kind);
         let dir = path.parent().unwrap_or(Path::new(""));
@@ -227,7 +227,7 @@ impl RemovalHistory {
             && !target.copies.has_around(path)
     }
 
-    /// Notes that files wait for a removal which has failed.
+    /// Counts a round in which files wait for a failed removal.
     pub(super) fn count_failure(&mut self, path: &Path) {
         *self.failures.entry(path.to_owned()).or_default() += 1;
     }
@@ -246,9 +246,9 @@ impl RemovalHistory {
 /// The loss of a name that this drain has given a file or link on the target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameLoss {
-    /// The time at which the name first led elsewhere, or nowhere.
+    /// The time at which the file that the drain had moved lost the name.
     pub first: Time,
-    /// The inode that had it last, and the time at which programs removed it.
+    /// The inode that had the name last, and the time at which programs removed it.
     removed: Option<(u64, Time)>,
 }
 
@@ -264,7 +264,7 @@ impl NameLoss {
     }
 }
 
-/// A name that a file has lost before the drain has given it to that on the target.
+/// A name that a file lost before the drain gave it this name on the target.
 #[derive(Debug)]
 pub(super) struct UnmovedName {
     pub path: PathBuf,
@@ -284,7 +284,7 @@ pub(super) struct RemovedName {
 }
 
 impl<F> TargetState<F> {
-    /// The names that files and links have lost, of those that this drain has moved.
+    /// The removed names of files and links that this drain has moved.
     fn lost_names(
         &self,
         losses: &HashMap<PathBuf, NameLoss>,
@@ -293,7 +293,7 @@ impl<F> TargetState<F> {
     ) -> Vec<RemovedName> {
         let removed = losses.iter().filter_map(|(path, loss)| {
             let (ino, at) = loss.removed?;
-            // It may have got the name again. The number of an inode is used for others.
+            // The file may have got the name back. But its inode number may also have been used again.
             let is_back =
                 |seen: &SeenNode| seen.version.ino == ino && seen.born.is_none_or(|born| born < at);
             (!now.get(path).is_some_and(is_back)).then_some((path, (ino, at)))
@@ -302,7 +302,7 @@ impl<F> TargetState<F> {
         if removed.is_empty() {
             return Vec::new();
         }
-        // Those that have other names get these before, or the target would have them under none.
+        // A file that has other names must get these first, or the target would have it under no name.
         let mut others: HashMap<u64, Option<Time>> = removed
             .values()
             .map(|(ino, at)| (*ino, Some(*at)))
@@ -333,7 +333,8 @@ impl<F> TargetState<F> {
     }
 }
 
-/// The paths below the source of directories that the walk or an earlier one saw, by their inode numbers. `root`: that of the source.
+/// The paths below the source of directories that this walk or an earlier one saw, by inode number. `root`: the inode
+/// number of the source.
 fn paths_of_directories(
     moved: &MovedNodes,
     wanted: &HashSet<u64>,
@@ -358,7 +359,7 @@ pub(super) fn find_inode<S: FileTree>(from: &MoveSide<'_, S>) -> Option<u64> {
 }
 
 impl<T: FileTree> TargetView<'_, '_, T> {
-    /// Removes a name from the target, if it is still that of what programs have removed; returns the node.
+    /// Removes a name from the target, if it is still that of the node that programs have removed; returns the node.
     pub(super) fn remove_name(
         &self,
         name: &RemovedName,
@@ -376,7 +377,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         let there = self.to.find_node(target)?;
         let ownership = &self.state.ownership;
         let successor = now.get(path).map(|seen| seen.version.ino);
-        // Else a drain has put the next version there.
+        // Otherwise a drain has put the next version there.
         let is_removed = |there: &Stat| {
             let is_next =
                 successor.is_some_and(|ino| ownership.has_placed_source(path, there, ino));
@@ -387,7 +388,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             return Ok(None);
         }
         match self.remove_from_target(path, whiteout, None, &mut RealDirectories::default()) {
-            // It goes with what is in it.
+            // It is removed later, when it is empty.
             Err(error) if error.is_directory_not_empty() => Ok(None),
             removed => removed,
         }

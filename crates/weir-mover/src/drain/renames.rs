@@ -1,9 +1,9 @@
 //! The renames that programs make while a drain walks.
 //!
-//! A walk takes time. A file that moves meanwhile from a directory that it has not looked at into one that it has is
-//! seen in neither. So the servers count renames, and a walk is *calm* if none that could hide a name was under way
-//! during it. The servers also say which directories were renamed: those get their names on the target when they are
-//! whole (`relocated`).
+//! A walk takes time. If a program meanwhile moves a file from a directory that the walk has not read into one that it has
+//! read, the walk sees the file in neither. So the servers count renames, and a walk is *calm* if no rename was under way
+//! that could hide a name. The servers also report the renamed directories: these get their names on the target when they
+//! are whole (`relocated`).
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use weir_client::process::mounted::HistoryPosition;
 
 use crate::tree::TreeHistory;
 
-/// The walks for which a directory is remembered that no walk sees.
+/// A directory that no walk sees is remembered for this number of walks.
 const KEPT_WALKS: u64 = 8;
 
 /// The directories that programs have renamed, and the counts of all renames.
@@ -21,9 +21,9 @@ pub(super) struct RenameHistory {
     pub known: Vec<HistoryPosition>,
     /// By inode number.
     directories: HashMap<u64, RenamedDirectory>,
-    /// The number of renames that were told.
+    /// The number of renames that the servers have reported.
     told: u64,
-    /// Renames were made of which the servers do not know the directories any more. The number of the walk.
+    /// The number of the last walk for which a server had forgotten renamed directories.
     lost_at: Option<u64>,
 }
 
@@ -36,12 +36,13 @@ struct RenamedDirectory {
 }
 
 impl RenameHistory {
-    /// The position of the last rename of a directory among those of the same time.
+    /// The number of the last rename of a directory, in the order of the reports.
     pub fn order_of(&self, ino: u64) -> u64 {
         self.directories.get(&ino).map_or(0, |dir| dir.order)
     }
 
-    /// True if a directory that this walk sees for the first time may have been renamed.
+    /// True if a directory is known to have been renamed, or may have been, since a server had forgotten renames at this
+    /// walk.
     pub fn has_renamed(&self, ino: u64, walk: u64) -> bool {
         self.directories.contains_key(&ino) || self.lost_at == Some(walk)
     }
@@ -78,7 +79,7 @@ impl RenameHistory {
     }
 }
 
-/// True if no rename was under way between two answers.
+/// True if no rename was under way between two answers of the servers.
 pub(super) fn is_calm(before: Option<&TreeHistory>, after: Option<&TreeHistory>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;

@@ -1,4 +1,4 @@
-//! A round: the files that are copied in it, and what is known of each afterwards.
+//! A round: the choice of its files, their copies, and the result for each.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -35,7 +35,7 @@ pub(super) fn options_of_round(threads: usize) -> StageOptions {
     }
 }
 
-/// The ways in which files are copied, in their order if names have none.
+/// The ways in which files are copied, in the order that is used if names have no order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CopyWay {
     /// It was copied before the walk.
@@ -44,13 +44,13 @@ enum CopyWay {
     Ahead,
     /// It was evicted, and programs have written it since.
     Rewritten,
-    /// With others.
+    /// In a list with others.
     Listed,
     /// By all movers, each a piece at a time.
     Large,
 }
 
-/// Checks that this node sees what another one has moved.
+/// Checks that this node sees a file that another node has moved.
 fn check_seen<T: FileTree>(to: &T, target: &Path) -> Result<(), String> {
     match to.look_up(target) {
         Ok(Some(_)) => Ok(()),
@@ -77,19 +77,20 @@ fn state_after_failure<S: FileTree>(
         }
         Err(_) => true,
     };
-    // Nodes may not agree on its time yet: the next round takes whichever it is.
+    // The copy found another content than the walk. Nodes may not agree on its time yet: the next round moves the content
+    // that it then finds.
     let is_other_version = reason == MoveError::NotAnalysed(source.to_owned()).to_string();
     let reason = reason.to_owned();
     Some(match is_as_seen && !is_other_version {
         true => PendingState::Failed { reason },
-        // By a program.
+        // A program has changed it.
         false => PendingState::Waiting,
     })
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Makes directories, with all rights for their owner; they get their attributes in the end. Their names
-    /// are on storage then: the moves of files sync no directory above those of the files.
+    /// Makes directories, with all rights for their owner; they get their attributes at the end. Syncs their names: a move
+    /// of a file syncs only the directory of the file.
     pub(super) fn make_directories(&mut self, round: &mut RoundState) {
         let snapshot = Arc::clone(&round.snapshot);
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
@@ -154,7 +155,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_unsynced = |dir: &PathBuf| {
             let target = self.at_target(dir);
             match self.to.tree.sync_directory(&target) {
-                // It is gone, with the names in it.
+                // The directory is gone, with the names in it.
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     round.fail(dir, &MoveError::io("syncing", &target)(error));
                     true
@@ -165,8 +166,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.unsynced = unsynced.into_iter().filter(is_unsynced).collect();
     }
 
-    /// True if the target has a file or link of an earlier drain in the place of a directory. This one removes it then,
-    /// as if it had made it: nothing is written to where an old link leads.
+    /// True if the target has a file or link of an earlier drain in the place of a directory. Then this drain removes it as
+    /// its own: no file is written through an old link.
     fn knows_other_kind(&mut self, round: &mut RoundState, path: &Path) -> bool {
         let at = self.target.relocated.find_place(path);
         let target = self.to.join(&at);
@@ -200,7 +201,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let is_directory = |there: Stat| kind_of(&there) == NodeKind::Directory;
                 there.is_ok_and(|there| there.is_some_and(is_directory))
             }
-            // Removed since the walk.
+            // The directory was removed since the walk.
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => {
                 round.fail(path, &MoveError::io("looking for", &source)(error));
@@ -209,7 +210,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// The files that are to be copied now, in the order in which they get their names.
+    /// Chooses the files that are copied now, in the order in which they get their names.
     pub(super) fn choose(&mut self, round: &mut RoundState) -> Vec<PathBuf> {
         let snapshot = Arc::clone(&round.snapshot);
         self.held_files.review(&snapshot, &self.from);
@@ -250,7 +251,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 match &obstacle {
                     None if !round.is_in_time(version) && !known.was_late(version.inode()) => {
                         order.note_late(known, file);
-                        // A later walk sees it with all that programs have done before.
+                        // A later walk sees it together with all files that programs wrote before it.
                         round.closed.remove(path, version);
                         obstacle = Some(PendingState::Waiting);
                     }
@@ -295,7 +296,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             }
         }
         if self.order.rule == NameOrder::None {
-            // Small files are the shortest-lived.
+            // Small files are removed soonest.
             chosen.sort_by_key(|(path, node)| (node.version.size, *path));
         }
         chosen.into_iter().map(|(path, _)| path.clone()).collect()
@@ -321,14 +322,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 let is_chosen = self.due.has_names() || is_settled;
                 return (!is_chosen).then_some(PendingState::Waiting);
             }
-            // The copy finds out that it is gone, or copies another one that has the name by then.
+            // The copy will find that the file is gone, or copy another one that has the name by then.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return self
                     .held_files
                     .is_wanted(path)
                     .then_some(PendingState::Waiting)
             }
-            // Something else has the name now.
+            // Another kind of node has the name now.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 return Some(PendingState::Waiting)
             }
@@ -344,7 +345,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     }
 
     pub(super) fn file_to_move(&self, path: &Path, node: &SeenNode) -> FileToMove {
-        // The path may lead to a file of another directory by then, or to a version behind others.
+        // When the file is copied, the path may lead into another directory, or to a version that must come after other
+        // files.
         let is_as_seen = self.target.moved.is_in_renamed(path, &self.history.renames)
             || self.turns().is_ordered(path) && !self.order.takes_any_version(node.version.inode());
         let seen = || Some(ContentStamp::from(&node.version)).filter(|_| is_as_seen);
@@ -360,7 +362,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Copies files, those first that are to be first: they have their names before others are begun.
+    /// Copies files. Those that are to be moved first get their names before the others are begun.
     pub(super) fn copy(
         &mut self,
         round: &mut RoundState,
@@ -379,7 +381,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         }
     }
 
-    /// Copies files; false: files behind one of them wait for it.
+    /// Copies files; false: one failed, and the files after it wait for it.
     fn copy_group(
         &mut self,
         round: &mut RoundState,
@@ -394,7 +396,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let is_large = |node: &SeenNode| {
             !self.team.is_alone() && node.version.size > LARGE_BYTES && !node.has_links
         };
-        // As many large files as nodes keep all busy, each with the files that it has.
+        // If there are as many large files as nodes, whole files keep all nodes busy.
         let large = chosen.iter().filter(|path| is_large(node_of(path)));
         let is_cut = large.count() <= self.team.movers.len();
         let way_of = |path: &PathBuf| {
@@ -428,7 +430,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 way => self.copy_alone(round, paths[0], way, changes, progress),
             };
             let nodes = paths.iter().map(|path| (path, node_of(path)));
-            // One that may have been written again within a tick has its name all the same.
+            // A file that may have been written again within a clock tick has its name all the same.
             let has_name = |path: &Path, node: &SeenNode| {
                 let moved = self.target.moved.get(path);
                 moved.is_some_and(|moved| moved.version == node.version)
@@ -446,7 +448,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         true
     }
 
-    /// Copies a file that is in no list; false: those behind it wait for it.
+    /// Copies a file that is in no list; false: it failed, and the files after it wait for it.
     fn copy_alone(
         &mut self,
         round: &mut RoundState,
@@ -464,7 +466,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             return self.note_all(round, &[path], vec![None]);
         }
         if way == CopyWay::Ahead && !self.has_gone_ahead(node) {
-            // It was, by another of its names.
+            // It was finished by another of its names.
             return self.copy_listed(round, &[path], changes, progress);
         }
         let moved = match way {
@@ -491,7 +493,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_all(round, &[path], vec![Some(MovedFile::new(moved))])
     }
 
-    /// Has the later versions of files that were copied before the walk wait for the next round.
+    /// Notes as pending the later versions of files that were copied before the walk.
     pub(super) fn pend_outdated(&self, round: &mut RoundState) {
         let mut unsaid: HashSet<&PathBuf> = self.early.outdated_paths().collect();
         if unsaid.is_empty() {
@@ -503,7 +505,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         let snapshot = Arc::clone(&round.snapshot);
         for path in self.early.outdated_paths() {
             let node = snapshot.get(path).expect("it was set back there");
-            // Names that the walk saw wait for what it saw of this file, too.
+            // Names that the walk saw wait for the version that it saw of this file, too.
             round.closed.insert(path, &node.version);
             if unsaid.contains(path) {
                 round.pend(path, node, PendingState::Waiting);
@@ -535,14 +537,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_all(round, &[path], results)
     }
 
-    /// The rank of the server that has the bytes of a file, as far as it is worth the question.
+    /// The rank of the server that has the bytes of a file, or a guess if asking is not worth it.
     fn rank_of(&self, path: &Path, version: &FileVersion) -> u16 {
         let path = self.from.join(path);
         let is_asked = !self.team.is_alone();
         holder_of_file(self.from.tree, &path, version.ino, version.size, is_asked)
     }
 
-    /// Copies files in lists; false: files behind them wait for one of them.
+    /// Copies files in lists; false: one failed, and the files after it wait for it.
     fn copy_listed(
         &mut self,
         round: &mut RoundState,
@@ -591,7 +593,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 if list.is_remote && moved.failure.is_none() && !moved.awaits_turn {
                     moved.failure = check_seen(self.to.tree, &files[file].file.pair.target).err();
                 }
-                // A stage that is stopped says nothing of files that it did not come to.
+                // A move that was stopped has no results for files that it did not reach.
                 let is_known = !list.moved.stopped || moved.is_named;
                 results[file] = is_known.then_some(moved);
             }
@@ -599,7 +601,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.note_all(round, chosen, results)
     }
 
-    /// Notes the results of files; `None`: it is not known. False: the files behind them wait for one of them.
+    /// Notes the results of files; `None`: not known. False: one has no name, and the files after it wait for it.
     fn note_all(
         &mut self,
         round: &mut RoundState,

@@ -27,14 +27,15 @@ pub(super) struct RoundState {
     pub snapshot: Arc<TreeSnapshot>,
     /// Files without a writer that are not on the target.
     pub closed: FileSet,
-    /// Others, which wait for directories to get their names.
+    /// Other such files, which wait for the names of directories.
     pub behind: WaitingFiles,
     /// The inodes of changed files that programs write.
     pub open: HashSet<(u64, u64)>,
     pub pending: Vec<PendingFile>,
-    /// Directories that could not be made because something of an elevated tree's past is in the way.
+    /// Directories that cannot be made in this round: a removed or old node of the target is still in the way, or a call
+    /// failed.
     pub blocked: HashSet<PathBuf>,
-    /// Directories that were renamed, and could not be made.
+    /// Renamed directories that could not be made.
     pub unmade: Vec<PathBuf>,
     /// Files that were copied.
     pub copied: u64,
@@ -53,7 +54,7 @@ impl RoundState {
         since_1970(version.ctime) <= self.settled
     }
 
-    /// True if the walk has seen all that changed before a file.
+    /// True if the walk has seen all files that changed before this version.
     pub(super) fn is_in_time(&self, version: &FileVersion) -> bool {
         since_1970(version.ctime) <= self.snapshot.began.max(self.settled)
     }
@@ -86,7 +87,7 @@ pub(super) fn since_1970(time: Time) -> Duration {
     Duration::new(seconds, nanoseconds)
 }
 
-/// The point in time that is so long after 1970.
+/// The point in time at this distance from 1970.
 pub(super) fn time_since_1970(duration: Duration) -> Time {
     Time::from_epoch_ns(duration.as_nanos().try_into().unwrap_or(i64::MAX))
 }

@@ -1,5 +1,4 @@
-//! The names of a tree as one walk saw them. A walk takes time: names that change meanwhile may be seen
-//! or not.
+//! The names of a tree as one walk saw them. A walk takes time: it may see or miss names that change meanwhile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -19,10 +18,10 @@ use crate::publish::is_part;
 use crate::replaceable::NodeMark;
 use crate::tree::{kind_of, EvictionTable, FileTree, KeptAttributes, NodeKind};
 
-/// The most directories that a walk lists once more because their paths led to others meanwhile.
+/// The most directories that a walk lists again because their paths led to other directories meanwhile.
 const RETRIES: u32 = 100;
 
-/// The attributes that differ between versions of a file. `ctime` is in it, since programs set `mtime`.
+/// The attributes that tell versions of a file apart. `ctime` is among them, since programs can set `mtime`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileVersion {
     pub dev: u64,
@@ -57,8 +56,8 @@ impl From<&FileVersion> for ContentStamp {
     }
 }
 
-/// Files, by inode. The number of an inode that is gone may have been given to another file: the same is
-/// what still has its path, or its time after a rename.
+/// Files, by inode. Inode numbers are used again: a file counts as the same if it still has its path, or its mtime after a
+/// rename.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileSet(HashMap<(u64, u64), (PathBuf, Time)>);
 
@@ -93,7 +92,7 @@ impl FileSet {
         self.0.retain(|inode, _| is_kept(inode));
     }
 
-    /// True if a walk saw all of them, each under a name that it can get on the target.
+    /// True if a walk saw all files, each under a name that it can get on the target.
     pub fn are_in(&self, snapshot: &TreeSnapshot, can_be_placed: impl Fn(&Path) -> bool) -> bool {
         if self.is_empty() {
             return true;
@@ -122,7 +121,7 @@ pub(crate) struct SeenNode {
 }
 
 impl SeenNode {
-    /// The mark of the node on the target that is like it.
+    /// The mark of this node's copy on the target.
     pub(super) fn mark(&self) -> NodeMark {
         let size = match self.content.as_os_str().len() {
             0 => self.version.size,
@@ -140,7 +139,7 @@ pub(crate) struct TreeSnapshot {
     /// The time at which it began, since 1970.
     pub began: Duration,
     nodes: BTreeMap<PathBuf, SeenNode>,
-    /// True if a name was gone when it was looked at: a file that was renamed may have been missed.
+    /// True if a listed name was gone when the walk examined it: the walk may have missed a renamed file.
     pub has_missed: bool,
     /// True if no file got another directory, and no directory another name, while the walk was under way.
     pub is_calm: bool,
@@ -148,7 +147,7 @@ pub(crate) struct TreeSnapshot {
     pub whiteouts: BTreeMap<PathBuf, Whiteout>,
     /// Files of an elevated tree that were evicted.
     pub evicted: Vec<EvictedFile>,
-    /// Paths that could not be looked at.
+    /// Paths that could not be examined.
     pub unread: Vec<(PathBuf, MoveError)>,
 }
 
@@ -161,7 +160,7 @@ pub(crate) struct WalkedTree<'t, T: FileTree> {
 }
 
 impl<T: FileTree> WalkedTree<'_, T> {
-    /// Walks a directory below the root. `walk`: the number of the walk.
+    /// Walks a directory below the root. `walk` is the number of the walk.
     pub fn walk_below(&self, dir: &Path, walk: u64) -> TreeSnapshot {
         let mut snapshot = TreeSnapshot {
             walk,
@@ -174,7 +173,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
             let first = open.len();
             let names = match self.tree.list(&whole) {
                 Ok(names) => names,
-                // Removed since its name was seen.
+                // The directory was removed after its name was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound && dir != Path::new("") => {
                     snapshot.has_missed = true;
                     snapshot.nodes.remove(&dir);
@@ -202,7 +201,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
                 }
             }
             if self.is_replaced(&dir, &snapshot) && retries > 0 {
-                // The names are those of the directory that has the path by now.
+                // The names may be those of another directory that has the path now.
                 retries -= 1;
                 open.truncate(first);
                 snapshot.look_again(&dir, look_at(self.tree, &whole, walk), &mut open);
@@ -211,7 +210,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
         snapshot
     }
 
-    /// True if the path of a directory that was listed leads to another one by now.
+    /// True if the path of a listed directory leads to another node by now, or to none.
     fn is_replaced(&self, dir: &Path, snapshot: &TreeSnapshot) -> bool {
         let Some(seen) = snapshot.get(dir) else {
             return false; // the root
@@ -222,7 +221,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
         })
     }
 
-    /// The names that were removed from the tree, or whose files it has replaced, if it is an elevated one.
+    /// The names that were removed from an elevated tree, or whose files it has replaced.
     pub fn whiteouts(&self) -> Result<BTreeMap<PathBuf, Whiteout>, MoveError> {
         let found = self.tree.whiteouts();
         let found = found.map_err(MoveError::io("looking for names removed below", self.root))?;
@@ -235,7 +234,7 @@ impl<T: FileTree> WalkedTree<'_, T> {
             .collect())
     }
 
-    /// The files that were evicted, if it is an elevated tree.
+    /// The evicted files of an elevated tree.
     pub fn evicted_files(&self) -> Result<Vec<EvictedFile>, MoveError> {
         let found = self.tree.evictions().map(EvictionTable::list);
         let found = found.unwrap_or(Ok(Vec::new()));
@@ -267,7 +266,7 @@ impl TreeSnapshot {
         }
     }
 
-    /// Forgets a directory and what is below it, unless its path leads to a directory now, which is listed then.
+    /// Forgets a directory and the nodes below it. If its path leads to a directory now, that one is listed next.
     fn look_again(
         &mut self,
         dir: &Path,
@@ -335,7 +334,7 @@ fn look_at<T: FileTree>(tree: &T, path: &Path, walk: u64) -> Result<LookResult, 
         NodeKind::Special => return Ok(LookResult::NotMoved),
         NodeKind::File | NodeKind::Directory => PathBuf::new(),
         NodeKind::Symlink => match tree.read_link(path) {
-            // Something else may have the name now.
+            // Another kind of node may have the name now.
             Err(error)
                 if [ErrorKind::NotFound, ErrorKind::InvalidInput].contains(&error.kind()) =>
             {

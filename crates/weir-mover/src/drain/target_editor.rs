@@ -1,4 +1,4 @@
-//! The target, to change names of it, and the state that follows these changes. It has nothing of the source.
+//! Changes of names of the target, and of the state that follows them. It cannot reach the source.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use crate::error::MoveError;
 use crate::side::MoveSide;
 use crate::tree::FileTree;
 
-/// The target, with all that changes of its names change.
+/// The target, with all state that changes with its names.
 pub(super) struct TargetEditor<'d, 't, T: FileTree> {
     pub to: &'d MoveSide<'t, T>,
     pub state: &'d mut TargetState<T::File>,
@@ -34,7 +34,7 @@ impl<'t, T: FileTree> TargetEditor<'_, 't, T> {
         self.view().find_path(path)
     }
 
-    /// Has the changed names on storage; the next round syncs a directory again where that failed.
+    /// Syncs the directories of changed names. If this fails, the next round syncs the directory again.
     pub fn sync(&mut self, changed: &mut ChangedNames) {
         for dir in &changed.directories {
             match self.to.tree.sync_directory(dir) {

@@ -1,9 +1,9 @@
-//! The state of the target, as a drain knows it: four tables, and the questions that need several of them. No I/O but for
-//! the journal of the marks.
+//! The state of the target, as a drain knows it: four tables, and the questions that need several of them. No I/O, except
+//! on the file of marks.
 //!
 //! | table | subject |
 //! | --- | --- |
-//! | `moved` | the nodes that are as their sources were |
+//! | `moved` | the nodes that have known versions of their sources |
 //! | `relocated` | directories that have other names than in the tree |
 //! | `ownership` | the nodes that may be replaced or removed |
 //! | `copies` | the copies of evicted files |
@@ -21,7 +21,7 @@ use crate::copy::LikenessBy;
 use crate::replaceable::{NodeMark, Replaceable};
 use crate::tree::NodeKind;
 
-/// The state of the target. `F`: an open file of it.
+/// The state of the target. `F` is an open file of it.
 #[derive(Debug)]
 pub(super) struct TargetState<F> {
     pub moved: MovedNodes,
@@ -60,15 +60,14 @@ impl<F> TargetState<F> {
         is_there && !self.relocated.is_relocated(path)
     }
 
-    /// True if this drain made something of another kind in the place of a file, or of a directory
-    /// above it.
+    /// True if the target has a node of another kind in the place of a file, or of a directory above it.
     pub fn is_in_the_way(&self, path: &Path) -> bool {
         self.moved.has_directory(path)
             || self.relocated.has_in_place_of(path)
             || self.moved.is_below_another_kind(path)
     }
 
-    /// The directory above a path that the tree has, too: the file of a copy may have the name of a directory that goes.
+    /// The nearest directory above a path that the tree has, too: a copy may be in a directory that is about to be removed.
     pub fn lasting_directory<'p>(&self, path: &'p Path, snapshot: &TreeSnapshot) -> &'p Path {
         let is_directory = |dir: &&Path| {
             let seen = snapshot.get(dir);
@@ -79,7 +78,7 @@ impl<F> TargetState<F> {
         above.unwrap_or(Path::new(""))
     }
 
-    /// The names of the target that are not as a walk saw them.
+    /// The names of the target that differ from those that a walk saw.
     pub fn changed_names<'a>(
         &'a self,
         snapshot: &'a TreeSnapshot,
@@ -92,8 +91,8 @@ impl<F> TargetState<F> {
         links.chain(gone).chain(unnamed).chain(hidden).chain(unmade)
     }
 
-    /// The names that this drain made and that two later walks did not see, or of which they saw that a
-    /// directory became something else, or the other way around; except copies of evicted files.
+    /// The nodes that two later walks did not see, except copies of evicted files. A directory that has become something
+    /// else, or the other way around, counts as not seen.
     pub fn gone<'a>(
         &'a self,
         then: &'a TreeSnapshot,
@@ -102,7 +101,7 @@ impl<F> TargetState<F> {
         self.gone_below(Path::new(""), then, now)
     }
 
-    /// Those of them at and below a path.
+    /// Those of these nodes that are at and below a path.
     pub fn gone_below<'a>(
         &'a self,
         path: &'a Path,
@@ -114,8 +113,8 @@ impl<F> TargetState<F> {
             .filter(|path| !self.relocated.awaits_successor(path))
     }
 
-    /// The names that were removed from an elevated tree when both walks looked, and that this drain has
-    /// not made on the target since. The tree may have them again.
+    /// The names that had been removed from an elevated tree at both walks, and that are not in `moved`. The tree may have
+    /// them again.
     pub fn whited_out<'a>(
         &'a self,
         then: &'a TreeSnapshot,
@@ -149,8 +148,8 @@ impl<F> TargetState<F> {
         }
     }
 
-    /// How it is known if the target has a file already. Programs may give a file the time of another version that is there,
-    /// as cp -p and tar do: then it is older than the file.
+    /// The way to check if the target has a file already. Programs may give a file the mtime of another version that the
+    /// target has, as cp -p and tar do: then the mtime is older than the file.
     pub fn likeness_of(&self, path: &Path, mtime: Time, born: Option<Time>) -> LikenessBy {
         let had_version = self.moved.contains(path)
             || self.ownership.has_taken(path)
@@ -172,14 +171,14 @@ impl<F> TargetState<F> {
         self.ownership.note_attempts(nodes);
     }
 
-    /// Notes that a file has its name on the target, by whatever way it got there.
+    /// Notes that a file has its name on the target, however it got it.
     pub fn note_placed(&self, path: &Path, version: &FileVersion) {
         let mark = NodeMark::new(version.size, version.mtime, version.ino);
         let nodes = std::iter::once_with(|| (self.relocated.find_place(path), mark));
         self.ownership.note_placed(nodes);
     }
 
-    /// The paths by which the files and links below a directory are marked.
+    /// The paths in the marks of the files and links below a directory.
     pub fn marked_below(&self, path: &Path) -> Vec<PathBuf> {
         if !self.ownership.keeps_marks() {
             return Vec::new();
@@ -190,7 +189,7 @@ impl<F> TargetState<F> {
             .collect()
     }
 
-    /// Marks what is below a directory that is about to get a path on the target, or has it.
+    /// Marks the files and links below a directory that is about to get a path on the target, or has it.
     pub fn mark_nodes(&self, path: &Path, at: &Path, is_there: bool) {
         let below = self.moved.leaves_below(path);
         let marks = below.map(|(below, node)| (rebase(below, path, at), node.mark()));
@@ -215,7 +214,7 @@ impl<F> TargetState<F> {
         self.relocated.extend(nodes.relocated);
     }
 
-    /// Notes the inodes of directories that have taken the place of others, by no rename.
+    /// Notes the inodes of directories that have taken the place of others without a rename.
     pub fn note_inodes(&mut self, snapshot: &TreeSnapshot) {
         for (path, node) in snapshot.of_kind(NodeKind::Directory) {
             if let Some(moved) = self.moved.get_mut(path) {
@@ -230,7 +229,7 @@ impl<F> TargetState<F> {
         }
     }
 
-    /// Retires a relocated directory: its files are moved anew, one by one.
+    /// Retires a relocated directory: its files are moved again, one by one.
     pub fn retire(&mut self, path: &Path, walk: u64) {
         let Some(inode) = self.relocated.get(path).and_then(|one| one.inode) else {
             return;
@@ -248,7 +247,8 @@ impl<F> TargetState<F> {
         }
     }
 
-    /// In the end: has the files of directories moved one by one that could not get their names.
+    /// To be called at the end: retires the directories that could not get their names, so that their files are moved one
+    /// by one.
     pub fn retire_unnamed(&mut self, walk: u64) {
         let unnamed: Vec<PathBuf> = self.relocated.unnamed().cloned().collect();
         for path in unnamed {

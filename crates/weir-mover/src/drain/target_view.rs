@@ -1,5 +1,5 @@
-//! The target, and the state of it that a drain knows: looks and removals that need both, and nothing of the source. They
-//! change no table: the caller notes what they have done.
+//! The target, and a drain's state of it: checks and removals that need both, but not the source. They change no table: the
+//! caller notes their effects.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::publish::{
 use crate::side::MoveSide;
 use crate::tree::{failed_with_any, kind_of, FileTree, NodeKind};
 
-/// The target, and what a drain knows of it.
+/// The target, and a drain's state of it.
 #[derive(Clone, Copy)]
 pub(super) struct TargetView<'d, 't, T: FileTree> {
     pub to: &'d MoveSide<'t, T>,
@@ -33,7 +33,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         self.to.join(self.state.relocated.find_place(path))
     }
 
-    /// True if the target has something in the place of a node that is about to be removed there.
+    /// True if the target has a node of another kind in the place of a node, which is about to be removed.
     pub fn awaits_removal(&self, snapshot: &TreeSnapshot, path: &Path, kind: NodeKind) -> bool {
         if !snapshot.whiteouts.contains_key(path) || self.state.moved.contains(path) {
             return false;
@@ -44,7 +44,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         there.is_ok_and(|there| there.is_some_and(other))
     }
 
-    /// True if the target has something in the place of a file that changes of names are to remove before.
+    /// True if the target has a node in the place of a file, which changes of names must remove first.
     pub fn waits_for_names(&self, round: &RoundState, path: &Path) -> bool {
         self.state.is_in_the_way(path)
             || self.state.copies.is_held(path)
@@ -52,7 +52,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             || self.awaits_removal(&round.snapshot, path, NodeKind::File)
     }
 
-    /// A name of an evicted file under which its copy can be now.
+    /// A name of an evicted file that its copy can get now.
     pub fn find_free_name<'f>(
         &self,
         round: &RoundState,
@@ -69,8 +69,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         file.names.iter().find(is_free).map(PathBuf::as_path)
     }
 
-    /// True unless the file is evicted, and somebody else has removed or changed its copy, which had its name: then its bytes
-    /// are lost.
+    /// False if the file is evicted, its copy had its name, and somebody else has removed or changed the copy: then its
+    /// bytes are lost.
     pub fn has_kept_copy(&self, path: &Path, stat: &Stat) -> bool {
         let is_evicted = self.state.copies.is_copy_at(stat.ino, path);
         let version = FileVersion::from(stat);
@@ -79,8 +79,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             || there().is_ok_and(|there| there.is_some_and(|there| is_copy(&version, &there)))
     }
 
-    /// The destinations of those links of the target that differ from the links of the source, except links that are
-    /// gone. Where the source's link leads to nothing, so does the target's.
+    /// The destinations of those links of the target that differ from the links of the source, except links that are gone.
+    /// They are kept even if the link of the source leads to nothing.
     pub fn destinations_of_old_links(
         &self,
         gone: &[PathBuf],
@@ -88,7 +88,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
     ) -> BTreeSet<PathBuf> {
         let gone: HashSet<&PathBuf> = gone.iter().collect();
         let made_by_us = self.state.moved.destinations_of_old_links(&gone, now);
-        // Where a link is to be made, the target may have one of an earlier run.
+        // In the place of a link that is to be made, the target may have one of an earlier run.
         let unmade = self
             .state
             .moved
@@ -103,7 +103,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         made_by_us.chain(unmade).collect()
     }
 
-    /// True if nobody has changed what this drain made.
+    /// True if nobody has changed the node that this drain made.
     pub fn is_as_made(&self, target: &Path, moved: &MovedNode, there: &Stat) -> bool {
         kind_of(there) == moved.kind
             && match moved.kind {
@@ -118,8 +118,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             }
     }
 
-    /// Removes what has a name, if it is what this drain made, or one before it; false: it is not. `marked`: the path by which it is
-    /// marked.
+    /// Removes the node that has a name, if this drain or an earlier one made it; false: it did not. `marked`: the path in
+    /// its mark.
     pub fn remove_ours(
         &self,
         target: &Path,
@@ -145,7 +145,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             _ => self.to.tree.remove(target),
         };
         match removed {
-            // Somebody has put something there.
+            // Somebody has put a node there.
             Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => Ok(false),
             removed => {
                 unless_gone(self.to.tree, target, removed)

@@ -1,8 +1,8 @@
 //! The processes that copy files for a drain: its own, and movers on other nodes.
 //!
-//! Data Elevator's two modes (Dong et al., HiPC 2016, section III): movers share the nodes of programs, or have nodes
-//! of their own. In the second one the process of the drain finds files and changes names, and copies only what
-//! movers leave: none is here yet, or all are lost.
+//! Data Elevator's two modes (Dong et al., HiPC 2016, section III): movers share the nodes of programs, or have nodes of
+//! their own. In the second mode the process of the drain finds files and changes names; it copies only if no mover has
+//! come yet, or all are lost.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -10,17 +10,17 @@ use std::thread;
 use crate::mover::FileMover;
 use crate::queue::TaskQueue;
 
-/// The part that the process of a drain takes in the copying.
+/// The share of the copying that the process of a drain does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OwnShare {
-    /// That of any mover.
+    /// The share of any mover.
     #[default]
     Equal,
     /// The tasks that movers leave.
     Rest,
 }
 
-/// The processes.
+/// The processes that copy files for a drain.
 #[derive(Debug, Default)]
 pub(super) struct DrainTeam {
     /// The rank of the server beside this process.
@@ -35,15 +35,15 @@ impl DrainTeam {
         self.movers.is_empty()
     }
 
-    /// The tasks, each with the rank of the node that has its bytes.
+    /// Queues tasks, each with the rank of the node that has its bytes.
     pub fn queue_tasks<T>(&self, tasks: impl Iterator<Item = (u16, T)>) -> TaskQueue<T> {
         let ranks = self.movers.iter().map(|mover| mover.rank());
         let own = (self.share == OwnShare::Equal).then_some(self.rank);
         TaskQueue::filled(own.into_iter().chain(ranks), tasks)
     }
 
-    /// Has the tasks of a queue done: by `elsewhere` in a thread for each mover that is worth asking, and by `here` in
-    /// so many threads. Both take tasks until there are none; `elsewhere` returns before that if its mover is lost.
+    /// Works on the tasks of a queue: calls `elsewhere` in a thread for each mover that can help, and `here` in this number
+    /// of threads. Both take tasks until there are none; `elsewhere` returns earlier if its mover is lost.
     pub fn work<'m, T: Send>(
         &'m self,
         queue: &TaskQueue<T>,

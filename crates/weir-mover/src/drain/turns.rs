@@ -1,11 +1,11 @@
-//! Files that get their names in the order of their list, whichever process copies them.
+//! Files that get their names in the order of their list, though several processes copy them.
 //!
-//! One thread gives the names, each as soon as its file and all before it are copied. The files are copied in windows, by this
-//! process and by movers, in lists as others are; those of a window while the ones before are named. So the files of two
-//! windows at most are open.
+//! One thread gives the names, each as soon as its file and all files before it are copied. This process and the movers
+//! copy the files in windows, which are cut into lists. A window is copied while the files of the previous one get their
+//! names. So the files of at most two windows are open.
 //!
-//! A file that fails ends this, unless nobody waits for it. One of which a call hangs is not waited for: the others get
-//! their names.
+//! If a file fails, the files after it get no names, unless none waits for it. If a call for a file hangs, the other files
+//! get their names without it.
 
 use std::io;
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl PreparedList for RemoteList<'_> {
     }
 }
 
-/// A copy that has its name, and is to be checked: its list, and its number there.
+/// A copy that has its name and must be checked: its list, and its number there.
 struct UncheckedCopy<'t, S: FileTree, T: FileTree> {
     list: Arc<PreparedFiles<'t, S, T>>,
     file: usize,
@@ -82,7 +82,7 @@ struct BegunList<'l> {
     is_remote: bool,
 }
 
-/// The place of a file.
+/// A file's list, and its number there.
 #[derive(Clone)]
 struct FilePlace<'l> {
     list: Arc<dyn PreparedList + 'l>,
@@ -91,32 +91,32 @@ struct FilePlace<'l> {
 }
 
 struct TurnsState<'l> {
-    /// Of each file, once its list was begun.
+    /// The place of each file, once its list was begun.
     places: Vec<Option<FilePlace<'l>>>,
-    /// The lists of the windows that have not ended.
+    /// The lists of windows that have not ended.
     lists: Vec<BegunList<'l>>,
-    /// The files before this are copied, or nobody copies them.
+    /// The files before this number are copied, or will not be copied.
     copied: usize,
-    /// The files before this have had their turns, and the results of their lists are there.
+    /// The files before this number have had their turns, and the results of their lists are there.
     ended: usize,
     /// The files that have got their names.
     named: Vec<bool>,
-    /// The files behind one wait for it, or its mover is gone.
+    /// A file got no name, and those after it wait for it; or a mover is gone.
     is_held: bool,
     results: Vec<MovedList>,
 }
 
 /// The consequences of a file's turn, by its number.
 pub(super) trait TurnRules: Sync {
-    /// Called when it is a file's turn; false: it waits, and so do those behind it.
+    /// Called when it is a file's turn; false: it waits, and so do the files after it.
     fn begin(&self, file: usize) -> bool;
     /// Called when a file has got no name.
     fn note_unnamed(&self, file: usize);
-    /// True if those behind a file that has failed wait for it.
+    /// True if the files after a failed one wait for it.
     fn is_awaited(&self, file: usize) -> bool;
 }
 
-/// The files of a round, and whose turn it is.
+/// The turns of the files of a list.
 struct FileTurns<'l> {
     state: Mutex<TurnsState<'l>>,
     changed: Condvar,
@@ -165,7 +165,8 @@ impl<'l> FileTurns<'l> {
         self.changed.notify_all();
     }
 
-    /// Waits until all files before this have had their turns; false: files are held up, and no more are to be copied.
+    /// Waits until all files before this number have had their turns; false: files are held up, and no more need to be
+    /// copied.
     fn await_room(&self, ended: usize) -> bool {
         !self
             .wait_until(|state| state.ended >= ended || state.is_held)
@@ -184,7 +185,7 @@ impl<'l> FileTurns<'l> {
             let hanging: Vec<usize> = window.clone().filter(is_hanging).collect();
             let mut state = self.wait_until(|state| state.copied >= window.end);
             let lists = std::mem::take(&mut state.lists);
-            // Others are of the next window.
+            // The other lists belong to the next window.
             let (ended, begun) = lists
                 .into_iter()
                 .partition(|list| window.contains(&list.files[0]));
@@ -202,8 +203,8 @@ impl<'l> FileTurns<'l> {
         }
     }
 
-    /// Gives a file its name, unless those before it hold it up; false: it hangs, and has another turn once its window is
-    /// copied.
+    /// Gives a file its name, unless files before it hold it up; false: a call for it hangs, and it has another turn once
+    /// its window is copied.
     fn name(&self, file: usize, rules: &dyn TurnRules) -> bool {
         let state = self.wait_until(|state| {
             state.is_held || state.places[file].is_some() || state.copied > file
@@ -227,7 +228,7 @@ impl<'l> FileTurns<'l> {
                 }
                 !rules.is_awaited(file)
             }
-            // It was stopped before its list was begun, its mover is gone, or it waits for a removal.
+            // The drain was stopped before the file's list was begun, its mover is gone, or it waits for a removal.
             None | Some(Err(_)) => false,
         };
         if !goes_on {
@@ -237,7 +238,7 @@ impl<'l> FileTurns<'l> {
         true
     }
 
-    /// The results of lists. Of a mover that is gone it is known which names it has given; the next round looks for the rest.
+    /// The results of lists. If a mover is gone, only the names that it has given are known; the next round finds the rest.
     fn finish_lists(&self, lists: Vec<BegunList<'_>>) -> Vec<MovedList> {
         let finish = |list: BegunList<'_>| {
             let result_of = |file: &usize| MovedFile {
@@ -273,7 +274,8 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
     let next_list = AtomicU32::new(0);
     let (unchecked, copies) = channel::<UncheckedCopy<'_, S, T>>();
     std::thread::scope(|scope| {
-        // Two calls of the target a file, beside the next names.
+        // The check of a file takes two calls of the target: another thread makes them while the next files get their
+        // names.
         scope.spawn(|| {
             for copy in copies {
                 copy.list.check(copy.file, copy.named);
@@ -304,10 +306,10 @@ pub(super) fn share_in_order<S: FileTree, T: FileTree>(
     state.unwrap_or_else(PoisonError::into_inner).results
 }
 
-/// Cuts files into windows: each has some full lists for each process. The names of one file are in one.
+/// Cuts files into windows: each has some full lists for each process. All names of one inode are in the same window.
 fn windows_of(files: &[ListedFile], team: &DrainTeam) -> Vec<Range<usize>> {
     let processes = team.movers.len() + 1;
-    // Beside those that are being copied.
+    // A part of the limit: files that are being copied need descriptors, too.
     let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
     let most_open = usize::try_from(open_files).unwrap_or(usize::MAX);
     let most_files = (LISTS * LIST_FILES * processes).clamp(1, most_open.max(1));

@@ -1,13 +1,13 @@
-//! Paths that somebody waits for: their files are moved before all others, as those that `drain.first` names.
+//! Paths for which somebody waits: their files are moved before all others, like those that `drain.first` names.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The paths that are waited for, below the source.
+/// The paths for which somebody waits, below the source.
 #[derive(Debug, Default)]
 pub struct UrgentPaths(Mutex<Vec<PathBuf>>);
 
-/// Has files moved first until it is dropped.
+/// Files are moved first until this is dropped.
 #[derive(Debug)]
 pub struct UrgentGuard {
     all: Arc<UrgentPaths>,
@@ -19,7 +19,7 @@ impl UrgentPaths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the files at and below some paths moved first, from the next round on.
+    /// Makes the files at and below some paths come first, from the next round on.
     #[must_use = "they are moved first until it is dropped"]
     pub fn add(self: &Arc<Self>, paths: Vec<PathBuf>) -> UrgentGuard {
         self.paths().extend(paths.iter().cloned());
@@ -39,7 +39,7 @@ impl Drop for UrgentGuard {
     fn drop(&mut self) {
         let mut all = self.all.paths();
         for path in &self.paths {
-            // Another one may wait for the same path.
+            // Another caller may wait for the same path.
             if let Some(at) = all.iter().position(|urgent| urgent == path) {
                 all.swap_remove(at);
             }

@@ -1,9 +1,8 @@
 //! The names that programs have removed from an elevated tree, and that the target may still have.
 //!
-//! They are removed from the target when a removal of the drain's own would be due. What is removed is what
-//! the job has removed: the file that the whiteout says, or one that a drain has put there, in the directory
-//! that it was in. If something else has the name, or a link leads elsewhere from where the directory was,
-//! the name is gone.
+//! They are removed from the target when the drain's own removals would be due. The drain removes only the node that the
+//! job has removed: the file that the whiteout records, or one that a drain has put there, in the same directory. If
+//! another node has the name, or a link has taken the place of the directory, the name counts as gone.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use crate::error::MoveError;
 use crate::publish::{check_gone, is_at_above_or_below, remove_directory, unless_gone};
 use crate::tree::{kind_of, FileTree, NodeKind};
 
-/// The directories of the target that are such, and no links.
+/// The paths of the target that have been examined: true if a path is a directory, and no link.
 #[derive(Debug, Default)]
 pub(super) struct RealDirectories(HashMap<PathBuf, bool>);
 
@@ -54,8 +53,8 @@ impl RealDirectories {
 }
 
 impl<T: FileTree> TargetView<'_, '_, T> {
-    /// Removes what a whiteout hides, unless its successor replaces it in one step; returns it. `None`: the target does
-    /// not have it.
+    /// Removes the node that a whiteout hides, unless its successor replaces it in one step; returns the node. `None`: it
+    /// was not removed.
     pub(super) fn remove_from_target(
         &self,
         path: &Path,
@@ -68,7 +67,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
         }
         let target = &*self.to.join(path);
         let Some(there) = self.to.find_node(target)? else {
-            // If the target has had none, nothing is asked: programs remove many files that were never there.
+            // If the target never had a file, no more calls are made: programs remove many files that were never there.
             if whiteout.file().is_some() {
                 check_gone(self.to.tree, target).map_err(MoveError::io("removing", target))?;
             }
@@ -79,7 +78,7 @@ impl<T: FileTree> TargetView<'_, '_, T> {
             return Ok(None);
         }
         let removed = match kind_of(&there) {
-            // It changes with each name in it; only an empty one is removed.
+            // A directory changes with each name in it; only an empty one is removed.
             NodeKind::Directory if whiteout.file().is_some_and(|file| file.ino == there.ino) => {
                 remove_directory(self.to.tree, target)
             }
@@ -93,8 +92,8 @@ impl<T: FileTree> TargetView<'_, '_, T> {
 }
 
 impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
-    /// Removes from the target what was removed from an elevated tree when both walks looked, unless an
-    /// old link of the target leads to it.
+    /// Removes from the target the names that had been removed from an elevated tree at both walks, unless an old link of
+    /// the target leads to them.
     pub(super) fn remove_whited_out(
         &mut self,
         then: &TreeSnapshot,
@@ -106,8 +105,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         self.remove_hidden(hidden, now)
     }
 
-    /// Before the rest is moved: removes what was removed from an elevated tree, where the tree has a
-    /// directory instead of something else, or the other way around.
+    /// To be called before the rest is moved: removes the nodes that were removed from an elevated tree, if the tree now
+    /// has a directory in place of another kind of node, or the other way around.
     pub(super) fn clear_whited_out(&mut self, now: &TreeSnapshot) -> ChangedNames {
         let mut in_the_way: Vec<PathBuf> = self.target.whited_out(now, now).cloned().collect();
         let has_successor = |path: &Path| {
