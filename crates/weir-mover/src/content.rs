@@ -1,4 +1,4 @@
-//! The content of a file, for those that have seen it and want no other one to be copied.
+//! The identity of a file's content: a move can refuse to copy any other content.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use weir_client::types::{Stat, Time};
 
 use crate::error::MoveError;
 
-/// The attributes that differ between two contents of a file. The time at which its attributes changed is not
-/// among them: an analysis may keep its result in an extended attribute.
+/// The attributes that tell two contents of a file apart. The ctime is not among them: an analysis may keep its result in
+/// an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContentStamp {
     ino: u64,
@@ -34,7 +34,7 @@ impl From<&Stat> for ContentStamp {
     }
 }
 
-/// The failure of the copy of a file whose content is not the one that was analysed.
+/// Fails if the content of a file is not the one that was analysed.
 pub(crate) fn refuse_other_content(
     content: Option<ContentStamp>,
     source: &Path,

@@ -1,4 +1,4 @@
-//! One file on its way to its target: a part beside it, which gets the name when it is whole.
+//! The copy of one file: into a part beside the target, which gets the target's name when it is whole.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,37 +22,36 @@ use crate::tree::{
     PART_MODE,
 };
 
-/// The units of times on file systems, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS
-/// servers, Lustre.
+/// The units in which file systems store times, nanoseconds: ext4 and weir, SMB, many FUSE file systems, NFS servers,
+/// Lustre.
 const TIME_GRAINS: [i64; 5] = [1, 100, 1000, 1_000_000, 1_000_000_000];
-/// The seconds within which two writes may leave the same time: the coarsest unit, and clocks of two
-/// nodes that are not quite the same.
+/// Two writes within this many seconds may leave the same time: the coarsest unit, and the clocks of two nodes may differ a
+/// little.
 const LONGEST_TICK: i64 = 2;
 
-/// How a file that is on the target already is known.
+/// How a move recognises a file that is on the target already.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum LikenessBy {
-    /// By its size and times, and by its bytes where these say too little.
+    /// By its size and times, and by its bytes if these leave a doubt.
     #[default]
     Times,
     /// By its bytes.
     Bytes,
 }
 
-/// The answer of size and times to the question if a target is what a move of this source would make
-/// of it.
+/// Is the target the result of a move of this source? The answer that size and times give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Likeness {
     /// It is not.
     Different,
-    /// It is, unless the source was written again within a tick of a clock: the move was so soon after
-    /// the last write that both versions may have the same time. Only their bytes tell.
+    /// It is, unless the source was written again within a clock tick: the move came so soon after the last write that both
+    /// versions may have the same time. Only the bytes can tell.
     Perhaps,
     /// It is.
     Same,
 }
 
-/// Compares a source and what has the name of its target.
+/// Compares a source with the node that has its target's name.
 pub fn likeness(source: &Stat, target: &Stat) -> Likeness {
     let is_like = kind_of(target) == NodeKind::File
         && source.size == target.size
@@ -65,7 +64,7 @@ pub fn likeness(source: &Stat, target: &Stat) -> Likeness {
     }
 }
 
-/// True if `kept` is what a file system makes of `time`, whose times may be coarser.
+/// True if `kept` may be `time` as stored by a file system with coarser times.
 pub(crate) fn is_kept_time(time: Time, kept: Time) -> bool {
     let mut grains = TIME_GRAINS.iter();
     time.sec == kept.sec && grains.any(|grain| time.nsec - time.nsec % grain == kept.nsec)
@@ -76,11 +75,11 @@ pub(crate) fn is_kept_time(time: Time, kept: Time) -> bool {
 pub struct KnownPart<'p> {
     /// Its path.
     pub path: &'p Path,
-    /// Its inode number: else another file has the path.
+    /// Its inode number. If it differs, another file has the path.
     pub inode: u64,
 }
 
-/// A file that is being copied. Unless it is published its part is removed.
+/// A file that is being copied. Unless it is published, its part is removed; a resumed part keeps its name.
 #[derive(Debug)]
 pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     trees: (&'t S, &'t T),
@@ -94,7 +93,7 @@ pub struct FileCopy<'t, S: FileTree, T: FileTree> {
     input: S::File,
     /// The stripes of the part.
     stripe: StripeSize,
-    /// The permission bits that the part was made with, if the file system has let it.
+    /// The permission bits that the part was made with, if the file system accepted them.
     mode: u32,
     /// The CRC32C of each range that was written.
     sums: Mutex<Vec<(Range<u64>, u32)>>,
@@ -144,15 +143,15 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
             sums: Mutex::default(),
             kept_name: None,
         };
-        // Holes at the end, too, and the pieces that others write. A small file is written by one call: only a hole
-        // at its end needs another one.
+        // Makes room for holes at the end, and for the pieces that others write. A small file is written by one call;
+        // `make_ready` sets its size if it ends with a hole.
         if !is_small {
             copy.set_size()?;
         }
         Ok(copy)
     }
 
-    /// Opens the source and a part that has some of its bytes, and which keeps its name whatever becomes of the copy.
+    /// Opens the source, and a part that has some of its bytes. The part keeps its name even if the copy fails.
     pub fn resume(
         from: &'t S,
         to: &'t T,
@@ -191,7 +190,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         })
     }
 
-    /// Makes the data of the part in a range where the source has holes read as zeros: the part may have had other bytes there.
+    /// Writes zeros over the data that the part has in the source's holes, within a range: the part may have had other
+    /// bytes there.
     pub fn clear_holes(&self, within: Range<u64>) -> Result<(), MoveError> {
         let (from, to) = self.trees;
         let mut at = within.start;
@@ -246,8 +246,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         self.before.size
     }
 
-    /// Copies the data in a range, of which nobody else copies a byte. `tell` is told of each number
-    /// of bytes, holes too, and stops the copy by false.
+    /// Copies the data in a range, which no other thread may copy. Calls `tell` with each number of bytes copied, holes
+    /// included; false from it stops the copy.
     pub fn copy(
         &self,
         within: Range<u64>,
@@ -262,7 +262,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         copy.copy(within, buffer, &note_sum, tell)
     }
 
-    /// Has the system begin to write the part to storage, before [`FileCopy::make_ready`] waits for it.
+    /// Starts to write the part to storage, before [`FileCopy::make_ready`] waits for that.
     pub fn begin_sync(&self) {
         self.trees.1.begin_sync(&self.part.file);
     }
@@ -302,7 +302,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         self.check_source()?;
         let written = self.part.check_named(&self.target)?;
         if written.mode & 0o7777 != kept.mode {
-            // A umask, a default ACL, or a write that takes a set-id bit away.
+            // A umask, a default ACL, or a write that cleared a set-id bit has changed the mode.
             let set = to.set_mode(&self.part.file, kept.mode);
             set.and_then(|()| to.sync(&self.part.file))
                 .map_err(self.part.writing())?;
@@ -336,7 +336,7 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
         sums.iter().map(|(range, _)| range.end).max().unwrap_or(0)
     }
 
-    /// Checks that the source is what it was when the copy began.
+    /// Checks that the source has not changed since the copy began.
     fn check_source(&self) -> Result<(), MoveError> {
         let now = self.trees.0.stat(&self.input);
         let now = now.map_err(MoveError::io("reading", &self.source))?;
@@ -347,8 +347,8 @@ impl<'t, S: FileTree, T: FileTree> FileCopy<'t, S, T> {
     }
 }
 
-/// A part that this process has open, and which it has locked. It goes with this if it does not get the name of its
-/// target.
+/// A part that this process has open and locked. Dropping this removes the part, unless it got the name of its target or is
+/// resumed.
 #[derive(Debug)]
 struct OpenPart<'t, T: FileTree> {
     to: &'t T,
@@ -362,12 +362,12 @@ impl<T: FileTree> OpenPart<'_, T> {
         MoveError::io("writing", &self.path)
     }
 
-    /// The attributes of what was written, unless another mover took its name away.
+    /// The attributes of the part. Fails if another mover has removed its name.
     fn check_named(&mut self, target: &Path) -> Result<Stat, MoveError> {
         let written = self.to.stat(&self.file);
         let written = written.map_err(self.writing())?;
         if written.nlink == 0 {
-            self.is_removed = false; // what has the part's name now is another mover's
+            self.is_removed = false; // another mover's part has this name now
             return Err(MoveError::Busy(target.to_owned()));
         }
         Ok(written)
@@ -383,7 +383,7 @@ impl<T: FileTree> Drop for OpenPart<'_, T> {
     }
 }
 
-/// A copy that is whole and on storage, and only lacks its name. Without it the part is removed.
+/// A copy that is whole and on storage, and only lacks its name. Unless it gets the name, its part is removed.
 #[derive(Debug)]
 pub struct ReadyCopy<'t, T: FileTree> {
     part: OpenPart<'t, T>,
@@ -410,21 +410,22 @@ impl<'t, T: FileTree> ReadyCopy<'t, T> {
         self.xattrs_not_kept
     }
 
-    /// Gives it its name. Returns the number of extended attributes that the target's file system does not take.
+    /// Gives the copy its name. Returns the number of extended attributes that the target's file system does not take.
     pub fn publish(self) -> Result<u64, MoveError> {
         let lost = self.xattrs_not_kept;
         self.name()?.check()?;
         Ok(lost)
     }
 
-    /// Gives it its name, unless somebody else has changed what has it since the copy began.
+    /// Gives the copy its name, unless somebody else has changed the node with this name since the copy began.
     pub fn name(mut self) -> Result<NamedCopy<'t, T>, MoveError> {
         let to = self.part.to;
         if let Some(kept) = self.kept_name.take() {
             self.part.path = part_of(&self.target);
             let linked = make_hard_link(to, &kept, &self.part.path, &|_| true)?;
             if linked == LinkOutcome::Refused {
-                // Without another name its link would have to change at the same moment.
+                // Without a second name the part would be renamed, and the link that records its name would have to change
+                // in the same step.
                 return Err(MoveError::io("naming", &kept)(io_error(Errno::XDEV)));
             }
             self.part.is_removed = linked == LinkOutcome::Made;
@@ -448,9 +449,9 @@ pub struct NamedCopy<'t, T: FileTree> {
 }
 
 impl<T: FileTree> NamedCopy<'_, T> {
-    /// Checks that it is this copy that has the name, and closes it. Another mover may have taken the name of the part just
-    /// before it was renamed: then its part has the target's name, and it finishes that, or the next move does. If the file
-    /// cannot be looked at, it has its name all the same.
+    /// Checks that this copy has the name, and closes it. Another mover may have replaced the part just before it was
+    /// renamed: then the other part has the target's name, and that mover, or the next move, finishes it. If the file
+    /// cannot be examined, the check passes: the copy has its name.
     pub fn check(mut self) -> Result<(), MoveError> {
         match self.part.check_named(&self.target) {
             Err(busy @ MoveError::Busy(_)) => Err(busy),
@@ -506,7 +507,7 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
         Ok(())
     }
 
-    /// Compares what the part has with the CRC32C of each range that was written.
+    /// Compares the content of the part with the CRC32C of each range that was written.
     pub fn read_back(
         &self,
         sums: &[(Range<u64>, u32)],
@@ -529,7 +530,7 @@ impl<S: FileTree, T: FileTree> OpenCopy<'_, S, T> {
     }
 }
 
-/// The stripes of a part that gets this many bytes: one write makes all of a small one.
+/// The stripes of a part that gets this many bytes. A small one needs none: one write fills it.
 pub(crate) fn stripe_of<T: FileTree>(to: &T, part: &T::File, bytes: u64) -> StripeSize {
     match bytes > IO_BYTES {
         true => to.stripe_of(part),
@@ -547,7 +548,7 @@ fn open_source<S: FileTree>(from: &S, source: &Path) -> Result<(S::File, Stat), 
     }
 }
 
-/// Tells of bytes that were copied.
+/// Reports bytes that were copied.
 fn note(bytes: u64, tell: &dyn Fn(u64) -> bool) -> Result<(), MoveError> {
     match bytes == 0 || tell(bytes) {
         true => Ok(()),
@@ -603,8 +604,8 @@ pub(crate) fn fill<T: FileTree>(
     Ok(filled)
 }
 
-/// Gives a target the extended attributes of its source; the number of those that its file system
-/// does not take.
+/// Gives a target the extended attributes of its source. Returns the number of those that the target's file system does not
+/// take.
 pub(crate) fn keep_xattrs<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -636,8 +637,8 @@ fn set_xattr<T: FileTree>(
 /// The names of extended attributes that users give.
 const USER_PREFIX: &[u8] = b"user.";
 
-/// Gives a file that has been moved before the extended attributes that its source has now, and takes those from it that
-/// users have removed. Returns the number of those that the target's file system does not take.
+/// Gives a file that was moved before the extended attributes that its source has now, and removes those that users have
+/// removed from the source. Returns the number of those that the target's file system does not take.
 pub(crate) fn match_xattrs<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -666,8 +667,8 @@ pub(crate) fn match_xattrs<S: FileTree, T: FileTree>(
     Ok(lost)
 }
 
-/// True if a file system has no extended attributes, or no room for this one. ext4 has a block for those
-/// of a file, and says of a full one what it says of a full disk.
+/// True if a file system has no extended attributes, or no room for this one. ext4 keeps those of a file in one block; if
+/// that is full, it fails with ENOSPC, as for a full disk.
 fn is_refused(error: &io::Error) -> bool {
     const REFUSALS: [Errno; 6] = [
         Errno::NOTSUP,

@@ -1,4 +1,4 @@
-//! The files that the kernel gives: the parallel file system, or any directory.
+//! The files that the kernel shows: those of the parallel file system, or of any directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
@@ -26,7 +26,7 @@ use crate::tree::{
 
 /// The extended attributes that a user may set.
 const KEPT_XATTRS: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
-/// The number of times that a part which a dead process left is removed, if others do so too.
+/// The number of tries to replace a part that a dead process left, while other processes do the same.
 const TRIES: u32 = 10;
 /// The time for which a lock of a part may stay after its process has ended.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ impl FileTree for DirectoryTree {
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let path = path.as_os_str().as_bytes();
         read_xattrs(
-            // Asked for a length, rustix answers by another function.
+            // rustix has a function of its own for the length.
             |buffer| match buffer.is_empty() {
                 true => rustix::fs::llistxattr_query(path),
                 false => rustix::fs::llistxattr(path, buffer),
@@ -112,9 +112,8 @@ impl FileTree for DirectoryTree {
         for _ in 0..TRIES {
             match make.open(path) {
                 Ok(file) => {
-                    // The lock says that this process lives. Where the file system has none, another
-                    // process takes the part for a dead one's and removes its name, which
-                    // `FileCopy::publish` finds out.
+                    // The lock says that this process lives. If the file system has no locks, another process may take the
+                    // part for a dead one's and remove it; `FileCopy::publish` detects that.
                     let _ = file.try_lock();
                     return Ok(file);
                 }
@@ -129,7 +128,7 @@ impl FileTree for DirectoryTree {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let mut options = OpenOptions::new();
         options.write(true).custom_flags(flags.bits());
-        // One that has its mode already may be for writing alone.
+        // A part that has its final mode already may be write-only.
         match options.clone().read(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.open(path),
             opened => opened,
@@ -153,7 +152,7 @@ impl FileTree for DirectoryTree {
     }
 
     fn begin_sync(&self, file: &File) {
-        // Linux begins to write dirty pages that are not needed.
+        // On this advice Linux begins to write dirty pages.
         let _ = nix::fcntl::posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
 
@@ -248,8 +247,7 @@ impl FileTree for DirectoryTree {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         match File::open(path).and_then(|dir| dir.sync_all()) {
-            // A file system whose directories need no sync, or a directory that this user may change
-            // but not read.
+            // The file system does not sync directories, or this user may change the directory but not read it.
             Err(error) if failed_with(&error, Errno::INVAL) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             done => done,
@@ -266,15 +264,15 @@ fn remove_dead(path: &Path) -> io::Result<()> {
         options.custom_flags(flags.bits()).open(path)
     };
     let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    // NFS locks only what is open for writing; a part that had its attributes may be read-only.
+    // NFS locks only files that are open for writing; a part that has its final mode may be read-only.
     let part = match open(true) {
         Err(error) if is_refused(&error) => open(false),
         part => part,
     };
     let part = match part {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // A symbolic link that was to get a name, or a file that may not even be read. If its process
-        // lives, it finds out.
+        // A symbolic link that was to get a name, or a file that this process may not read. If its own process lives, that
+        // one detects the removal.
         Err(error) if failed_with(&error, Errno::LOOP) || is_refused(&error) => {
             return remove_if_there(path)
         }
@@ -286,8 +284,8 @@ fn remove_dead(path: &Path) -> io::Result<()> {
     }
 }
 
-/// True if a living process has locked a part. A process that was killed has its locks until the kernel has closed its files,
-/// and one that was just started has those of its parent until it executes its program: this waits for either.
+/// True if a living process has locked a part. A killed process holds its locks until the kernel has closed its files, and
+/// a new child process holds those of its parent until it executes its program: this waits for both.
 fn is_locked(part: &File) -> bool {
     let begun = Instant::now();
     loop {
@@ -305,9 +303,9 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     unless(std::fs::remove_file(path), io::ErrorKind::NotFound)
 }
 
-/// Two names between which something is renamed.
+/// The old and the new name of a rename.
 struct RenamedNames<'p> {
-    /// The directory of both, if they have one: the kernel looks the way to it up once.
+    /// The directory of both, if it is the same one: then the kernel resolves its path once.
     dir: Option<OwnedFd>,
     from: &'p OsStr,
     to: &'p OsStr,

@@ -22,7 +22,7 @@ pub enum MoveError {
     /// The source was written, or replaced, while it was copied.
     #[error("{} was written while it was copied", .0.display())]
     SourceChanged(PathBuf),
-    /// Somebody else changed or made what has the target's name.
+    /// Somebody else changed or made the node that has the target's name.
     #[error("{} was changed by somebody else meanwhile; it was not overwritten", .0.display())]
     TargetChanged(PathBuf),
     /// The target has a node that neither this instance has put there, nor its job has replaced.
@@ -34,7 +34,7 @@ pub enum MoveError {
     /// Another process moves a file to the same name.
     #[error("another process writes {}", .0.display())]
     Busy(PathBuf),
-    /// The target reads back as something else.
+    /// The bytes of the target differ from those that were written.
     #[error("{} reads back different from bytes {} to {}", path.display(), range.start, range.end)]
     Different {
         /// The file.
@@ -56,13 +56,13 @@ pub enum MoveError {
     /// It was written again after its analysis, and before it was copied.
     #[error("{} was written again, and is analysed again before it is moved", .0.display())]
     NotAnalysed(PathBuf),
-    /// Other nodes have bytes of it that are not to be seen yet.
+    /// Other nodes have bytes of it that are not visible yet.
     #[error("{} is not laminated, so bytes that other nodes wrote cannot be read; weir laminate does that", .0.display())]
     NotLaminated(PathBuf),
-    /// A symbolic link would lead to what could not be moved.
-    #[error("{} leads to what was not moved; it stays as it was", .0.display())]
+    /// A symbolic link would lead to a node that could not be moved.
+    #[error("{} leads to a node that was not moved; the link stays as it was", .0.display())]
     LeadsToFailed(PathBuf),
-    /// Another process could not move its piece.
+    /// Another process could not move its file or piece; or another failure, in words.
     #[error("{0}")]
     Elsewhere(String),
     /// The move was stopped.
@@ -77,7 +77,7 @@ impl MoveError {
         move |source| MoveError::Io { step, path, source }
     }
 
-    /// True for a directory that was to be removed, and has names.
+    /// True if a directory could not be removed because it is not empty.
     pub(crate) fn is_directory_not_empty(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::DirectoryNotEmpty)
     }
@@ -91,7 +91,7 @@ impl MoveError {
     pub fn errno(&self) -> Errno {
         match self {
             MoveError::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
-            // To be tried again, when the other one has ended.
+            // The program may try again when the other one has ended.
             MoveError::SourceChanged(_)
             | MoveError::TargetChanged(_)
             | MoveError::Busy(_)
@@ -116,7 +116,7 @@ impl MoveError {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
     }
 
-    /// True if a name of another file system was to be given.
+    /// True if a call failed because its paths are on different file systems.
     pub(crate) fn crosses_file_systems(&self) -> bool {
         matches!(self, MoveError::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)
     }

@@ -1,4 +1,4 @@
-//! The choice of paths by patterns: all, or those that patterns name, without those that others name.
+//! The choice of paths by patterns: all paths or those that some patterns match, without those that others match.
 
 use std::path::{Component, Path};
 
@@ -6,8 +6,8 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
 use crate::tree::NodeKind;
 
-/// A choice of paths below the root of a tree. A pattern that a directory fits is for all that is in it;
-/// `*` does not match a slash, `**` does.
+/// A choice of paths below the root of a tree. A pattern that matches a directory also stands for everything below it; `*`
+/// does not match a slash, `**` does.
 #[derive(Clone, Debug, Default)]
 pub struct PathFilter {
     /// `None`: all.
@@ -18,12 +18,12 @@ pub struct PathFilter {
 #[derive(Clone, Debug)]
 struct OnlyPatterns {
     all: GlobSet,
-    /// Of each pattern, the part of each component up to the first that may stand for several.
+    /// For each pattern, the matchers of its components up to the first one that may match several components.
     beginnings: Vec<Vec<GlobMatcher>>,
 }
 
 impl PathFilter {
-    /// Patterns begin with a slash. No pattern in `only` stands for all paths.
+    /// Patterns begin with a slash. An empty `only` stands for all paths.
     pub fn new(only: &[String], skip: &[String]) -> Result<PathFilter, globset::Error> {
         let only = match only {
             [] => None,
@@ -93,7 +93,7 @@ fn beginning(pattern: &str) -> Result<Vec<GlobMatcher>, globset::Error> {
         .collect()
 }
 
-/// True if a directory is, or is above, what a pattern with this beginning may fit.
+/// True if a pattern with this beginning may match a directory, or a path below it.
 fn begins(beginning: &[GlobMatcher], dir: &Path) -> bool {
     let names = dir.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name),

@@ -1,4 +1,4 @@
-//! The files of an instance, by a client of its node's server: no interposer, no kernel mount.
+//! The files of an instance, through a client of this node's server: no interposer, no kernel mount.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,14 +20,14 @@ use crate::tree::{
     LostName, NodeKind, TreeHistory,
 };
 
-/// The bytes of a listing that are asked for at a time.
+/// The most bytes of a listing in one request.
 const LISTING_BYTES: u32 = 256 << 10;
 /// `RENAME_NOREPLACE` of renameat2(2).
 const NO_REPLACE: u32 = 1;
 /// Extended attributes that weir makes itself.
 const OWN_XATTRS: &[u8] = b"user.weir.";
 
-/// The tree of an instance. One of a process.
+/// The tree of an instance. A process has at most one instance.
 #[derive(Clone, Copy, Debug)]
 pub struct InstanceTree {
     tree: Tree,
@@ -59,30 +59,30 @@ impl InstanceTree {
         self.tree.wait_for_end();
     }
 
-    /// True if the server can still be asked.
+    /// True if the server still answers.
     pub fn is_served(&self) -> bool {
         self.tree.is_served()
     }
 
-    /// The tree over an elevated directory, without what is below it; `None`: there are not so many.
+    /// The tree over the elevated directory with this number, without the lower layer; `None`: there is no such number.
     pub fn elevated(&self, number: usize) -> Option<InstanceTree> {
         let tree = self.tree.elevated(number)?;
         Some(InstanceTree { tree })
     }
 
-    /// The tree of an instance of which servers are lost.
+    /// The same tree, for an instance with lost servers: without these.
     #[must_use]
     pub fn without_lost_servers(&self) -> InstanceTree {
         let tree = self.tree.without_lost_servers();
         InstanceTree { tree }
     }
 
-    /// The path below which programs see it.
+    /// The path below which programs see the tree.
     pub fn prefix(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.tree.prefix()))
     }
 
-    /// Tells a server of the instance whether room can be made; returns how much there is.
+    /// Tells a server of the instance the outlook for more room; returns its present room.
     pub fn report_relief(&self, report: ReportRelief) -> io::Result<RoomState> {
         self.tree.report_relief(report).io()
     }
@@ -92,8 +92,8 @@ impl InstanceTree {
         self.tree.rank().io()
     }
 
-    /// Takes the file at a path of the parallel file system into the elevated tree that stands over it; false: the
-    /// tree has the name, or has removed it.
+    /// Makes an entry for the file at a path of the parallel file system in the elevated tree over it; false: the tree has
+    /// the name already, or has removed it.
     pub fn take_up(&self, path: &Path) -> io::Result<bool> {
         self.tree.take_up(bytes(path)).io()
     }
@@ -168,7 +168,7 @@ fn user() -> Requester<'static> {
     }
 }
 
-/// The user that reads files which are to be moved: their modes are those of the job's programs, and bar nobody who has the
+/// The user for reading files that are to be moved: root, since modes that programs have set must not stop the owner of the
 /// instance.
 fn reader() -> Requester<'static> {
     Requester {
@@ -239,7 +239,7 @@ impl EvictionTable for InstanceTree {
 
     fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool> {
         match self.tree.evict(file, version) {
-            // It is gone.
+            // The file is gone.
             Err(Errno::NOENT) => Ok(false),
             evicted => evicted.io(),
         }
@@ -282,7 +282,8 @@ impl FileTree for InstanceTree {
         let mut names = Vec::new();
         let mut at = 0;
         loop {
-            // To the end, or a file that a program renames meanwhile would be missed, and be gone for a drain.
+            // Reads to the end: otherwise a file that a program renames meanwhile could be missed, and would be gone for a
+            // drain.
             let listing = self.tree.readdir(dir, at, None, LISTING_BYTES);
             let entries = listing.io()?.entries;
             let Some(last) = entries.last() else {
@@ -341,7 +342,7 @@ impl FileTree for InstanceTree {
 
     fn name_history(&self, known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
         let servers = self.servers()?;
-        // If a server does not answer, what the others have told is asked for again.
+        // If a server does not answer, `known` stays as it is, and the reports of the others are requested again.
         let mut told = known.clone();
         told.resize(servers.into(), HistoryPosition::default());
         let mut found = TreeHistory::default();

@@ -1,9 +1,9 @@
 //! Paths in JSON. Its strings are UTF-8, and names of files are any bytes.
 //!
-//! A path is a string, in which bytes that are not UTF-8 are replaced: two paths may show as one. If there are such bytes, the
-//! object has the path once more, under the same key with `_bytes` behind it, as ASCII: a byte that is not printable
-//! is `\xFF`, or `\t`, `\r`, `\n`, and a backslash or a quote has a backslash before it. `printf %b` makes a path of that. A list of
-//! paths has a list of all of them there.
+//! A path is a string, in which bytes that are not UTF-8 are replaced: two paths may look the same. If there are such
+//! bytes, the object also has the path as ASCII, under the same key followed by `_bytes`: a byte that is not printable is
+//! written as `\xFF`, or `\t`, `\r`, `\n`, and a backslash or a quote has a backslash before it. `printf %b` converts this
+//! to the path. For a list of paths, that key has a list of all of them.
 //!
 //! The modules [`path`], [`source`], [`target`] and so on are for `#[serde(flatten, with = "...")]`, each for the key of its name.
 
@@ -11,12 +11,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A path as ASCII that has all its bytes.
+/// A path as ASCII, with all its bytes.
 fn escaped(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
-/// The path that [`escaped`] has written; `None`: it has not written this.
+/// The path that [`escaped`] has written; `None`: it cannot have written this text.
 fn unescaped(text: &str) -> Option<PathBuf> {
     let mut rest = text.bytes();
     let mut bytes = Vec::new();
@@ -39,7 +39,7 @@ fn unescaped(text: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes).into())
 }
 
-/// The entries of an object that say a path: each a key and its value.
+/// The entries of an object for a path: each a key and its value.
 pub fn entries_of(key: &str, path: &Path) -> impl Iterator<Item = (String, String)> {
     let text = path.to_string_lossy().into_owned();
     let bytes = path.to_str().is_none().then(|| escaped(path));
@@ -47,7 +47,7 @@ pub fn entries_of(key: &str, path: &Path) -> impl Iterator<Item = (String, Strin
     std::iter::once((key.to_owned(), text)).chain(bytes)
 }
 
-/// The same of a list of paths.
+/// The same for a list of paths.
 fn entries_of_list(key: &str, paths: &[PathBuf]) -> impl Iterator<Item = (String, Vec<String>)> {
     let texts = paths.iter();
     let texts = texts.map(|path| path.to_string_lossy().into_owned());
@@ -57,13 +57,13 @@ fn entries_of_list(key: &str, paths: &[PathBuf]) -> impl Iterator<Item = (String
     std::iter::once((key.to_owned(), texts.collect())).chain(bytes)
 }
 
-/// The path that entries say.
+/// The path that entries give.
 fn path_of(text: String, bytes: Option<&str>) -> PathBuf {
     let whole = bytes.and_then(unescaped);
     whole.unwrap_or_else(|| text.into())
 }
 
-/// The paths that entries say.
+/// The paths that entries give.
 fn paths_of(texts: Vec<String>, bytes: Vec<String>) -> Vec<PathBuf> {
     let mut bytes = bytes.into_iter();
     let paths = texts.into_iter();

@@ -1,15 +1,15 @@
-//! A limit of the rate at which a process writes to a target, and a pause.
+//! A limit on the rate at which a process writes to a target, and a pause.
 //!
-//! Each write waits until those before it have had their time; what was not used for longer than a moment is not
-//! made up for. So a target sees no burst after a pause.
+//! Each write waits until the time that the writes before it take at this rate is over. Unused time is made up for only up
+//! to `LONGEST_CREDIT`, so a target sees no burst after a pause.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest time that was not used and is made up for.
+/// The longest unused time that later writes make up for.
 const LONGEST_CREDIT: Duration = Duration::from_millis(50);
 
-/// The limit of the writes of a process, shared by its threads.
+/// The limit on the writes of a process, shared by its threads.
 #[derive(Debug)]
 pub struct RateLimit {
     state: Mutex<LimitState>,
@@ -21,7 +21,7 @@ struct LimitState {
     /// 0: without limit.
     bytes_per_s: u64,
     is_paused: bool,
-    /// The time at which the writes so far have had their time.
+    /// The end of the time that the writes so far take at this rate.
     used_until: Instant,
 }
 
@@ -43,7 +43,7 @@ impl RateLimit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the bytes that are written in a second; 0: without limit. Writes that wait begin anew.
+    /// Sets the most bytes that are written in a second; 0: without limit. Writes that wait are timed anew.
     pub fn set_rate(&self, bytes_per_s: u64) {
         let mut state = self.state();
         if state.bytes_per_s != bytes_per_s {
@@ -53,7 +53,7 @@ impl RateLimit {
         }
     }
 
-    /// Has writes wait, or go on.
+    /// Makes writes wait, or go on.
     pub fn set_paused(&self, is_paused: bool) {
         self.state().is_paused = is_paused;
         self.changed.notify_all();

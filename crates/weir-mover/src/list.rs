@@ -1,4 +1,4 @@
-//! A list of files that a process moves together, for itself or for one on another node.
+//! A list of files that a process moves together, for its own drain or stage, or for one on another node.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::stage::{
 use crate::summary::StageSummary;
 use crate::tree::FileTree;
 
-/// Moves files by this process. Nothing else that has one of their names meanwhile is moved.
+/// Moves files in this process. If another kind of node has one of their names by then, it is not moved.
 pub fn move_files<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -31,7 +31,7 @@ pub fn move_files<S: FileTree, T: FileTree>(
     caller.results(files, &summary)
 }
 
-/// Copies files up to their names. `ready`: called with each that is copied. Returns the results of the others, and further
+/// Copies files without naming them. Calls `ready` with each copy. Returns the results of the other files, and further
 /// names.
 pub(crate) fn copy_unnamed<'t, S: FileTree, T: FileTree>(
     from: &'t S,
@@ -71,7 +71,7 @@ struct ListCaller<'l> {
     by_target: HashMap<&'l Path, &'l FileToMove>,
     /// The targets that got their names, with the versions that were copied.
     named: Mutex<HashMap<PathBuf, Option<WireVersion>>>,
-    /// The targets that were as their sources already, with the versions of these.
+    /// The targets that were equal to their sources already, with the versions of the sources.
     found: Mutex<HashMap<PathBuf, WireVersion>>,
 }
 
@@ -96,7 +96,7 @@ impl<'l> ListCaller<'l> {
         let result_of = |file: &FileToMove| {
             let target = &file.pair.target;
             let (version, found) = (named.remove(target), found.remove(target));
-            // A directory that could not be synced may lose its names, also that of the directory of the file.
+            // A directory that could not be synced may lose its names: that of the file, or that of the file's directory.
             let mut synced = target.ancestors().take(3);
             let failure = synced.find_map(|path| reasons.get(path));
             MovedFile {

@@ -1,8 +1,8 @@
-//! Manifests: `source destination` a line, as UnifyFS's stage reads them.
+//! Manifests: `source destination` on each line, as UnifyFS's stage reads them.
 //!
-//! Words are separated by blanks or tabs. A word with blanks is in single or double quotes; between
-//! double quotes, and outside of quotes, a backslash stands before a quote, a blank or a backslash.
-//! An empty line, and what follows a `#` at the beginning of a word, is a comment.
+//! Words are separated by blanks or tabs. A word with blanks is in single or double quotes; between double quotes, and
+//! outside of quotes, a backslash stands before a quote, a blank or a backslash. An empty line is skipped. A `#` at the
+//! beginning of a word begins a comment.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -63,8 +63,8 @@ pub fn parse(text: impl AsRef<[u8]>) -> Manifest {
     Manifest { pairs, bad }
 }
 
-/// The lines whose targets two sources would get: the same as that of another line, or one below it that the source of that line
-/// fills, too. `pairs` are of the trees, with the numbers of their lines.
+/// The lines whose targets two sources would get: a target that is that of another line, or that is below it and that the
+/// source of the other line fills, too. `pairs` have paths of the trees, and the numbers of their lines.
 pub fn find_clashes<S: FileTree>(from: &S, pairs: &[(usize, StagePair)]) -> Vec<BadLine> {
     let mut first: HashMap<&Path, &(usize, StagePair)> = HashMap::new();
     let mut bad = Vec::new();
@@ -100,7 +100,7 @@ pub fn find_clashes<S: FileTree>(from: &S, pairs: &[(usize, StagePair)]) -> Vec<
     bad
 }
 
-/// True if the source of a pair has something for a path below its target, or is a file there.
+/// True if the source of a pair has a node for a path below its target, or a file above that node.
 fn fills<S: FileTree>(from: &S, pair: &StagePair, path: &Path) -> bool {
     let below = path.strip_prefix(&pair.target).unwrap_or(path);
     let mut source = pair.source.clone();

@@ -1,4 +1,4 @@
-//! A process that moves files for a drain or a stage, and what the two say to each other.
+//! A process that moves files for a drain or a stage, and the data that the two exchange.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,11 +13,11 @@ use crate::piece::FilePiece;
 use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
 
-/// The size from which on a file is cut into pieces for several movers, bytes.
+/// A larger file is cut into pieces for several movers, bytes.
 pub(crate) const LARGE_BYTES: u64 = 256 << 20;
 /// The most files of a list.
 pub(crate) const LIST_FILES: usize = 256;
-/// The bytes of a list, unless it is of one file.
+/// A list with this number of bytes is full.
 pub(crate) const LIST_BYTES: u64 = 256 << 20;
 
 /// A file that is to be moved.
@@ -27,22 +27,23 @@ pub struct FileToMove {
     pub pair: StagePair,
     /// The nodes that it may replace at its target.
     pub replaces: Replaceable,
-    /// The only content that is moved; `None`: any.
+    /// If set, no other content is moved; `None`: any content is moved.
     pub content: Option<ContentStamp>,
-    /// How it is known if the target has it already.
+    /// The way to check if the target has it already.
     pub likeness: LikenessBy,
-    /// A drain has put there what the target has: extended attributes that programs have removed since go.
+    /// A drain has put the target's node there: extended attributes that programs have removed since are removed from it,
+    /// too.
     pub is_ours: bool,
 }
 
-/// Something that moves lists of files: a process on another node.
+/// A process on another node that moves lists of files.
 pub trait FileMover: Send + Sync + Debug {
     /// The rank of its node's server.
     fn rank(&self) -> u16;
-    /// Moves files. An error: it is gone, and another mover moves them again.
+    /// Moves files. An error means that the process is gone: another mover moves the files again.
     fn move_files(&self, files: &[FileToMove]) -> io::Result<MovedFiles>;
-    /// Copies files up to their names, for a drain. `list`: its number among those that have not ended. An error, here and
-    /// below: as above.
+    /// Copies files without naming them, for a drain. `list`: the number of the list among those that have not ended. Here
+    /// and below, an error means the same.
     fn prepare_files(&self, _list: u32, _files: &[FileToMove]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -54,17 +55,18 @@ pub trait FileMover: Send + Sync + Debug {
     fn finish_files(&self, _list: u32) -> io::Result<MovedFiles> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Copies a piece of a large file; the reason if it cannot.
+    /// Copies a piece of a large file; returns the reason if it cannot.
     fn move_piece(&self, piece: &FilePiece) -> io::Result<Result<(), PieceFailure>>;
-    /// Has it end what it does, from another thread. It answers with what it has moved, and does nothing more.
+    /// Ends the work of the process, from another thread. The process answers with the files that it has moved, and does
+    /// nothing more.
     fn stop(&self) {}
 }
 
-/// A list of files that are copied up to their names.
+/// A list of files that are copied without being named.
 pub(crate) trait PreparedList: Send + Sync {
-    /// Gives a file its name once it is copied. An error: its mover is gone.
+    /// Gives a file its name once it is copied. An error means that its mover is gone.
     fn name(&self, file: usize) -> io::Result<NameOutcome>;
-    /// Has the names on storage, and removes the copies that got none. An error: as above.
+    /// Syncs the names, and removes the copies that got none. An error means the same.
     fn finish(&self) -> io::Result<MovedFiles>;
 }
 
@@ -104,7 +106,7 @@ pub struct MovedFiles {
     pub copied: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Those that programs had open for writing.
+    /// Copied files that programs had open for writing.
     #[serde(default)]
     pub open: u64,
     /// Extended attributes that the target does not take.
@@ -124,12 +126,12 @@ pub struct MovedFiles {
 pub struct MovedFile {
     /// True if its target has its name from this move.
     pub is_named: bool,
-    /// The source, when it was copied or found to be at its target: it may be another one than the caller saw under its
+    /// The version of the source that was copied or found at the target. The caller may have seen another one under this
     /// name.
     pub(crate) version: Option<WireVersion>,
     /// The reason why it is not safe.
     pub failure: Option<String>,
-    /// It was copied, and has not got its name: its turn has not come.
+    /// It has not got its name, since its turn has not come.
     #[serde(default)]
     pub awaits_turn: bool,
 }
@@ -143,7 +145,7 @@ pub(crate) enum MovedSource {
 }
 
 impl MovedFile {
-    /// Of a file that this process moved.
+    /// The result for a file that this process moved.
     pub(crate) fn new(moved: Result<MovedSource, MoveError>) -> MovedFile {
         let is_named = matches!(moved, Ok(MovedSource::Copied(_)));
         let (version, failure) = match moved {
@@ -161,7 +163,7 @@ impl MovedFile {
     }
 }
 
-/// A version on its way between nodes, which may give the instance different devices.
+/// A version in a message between nodes. It has no device number, since that of the instance may differ between nodes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct WireVersion {
     pub ino: u64,

@@ -17,7 +17,7 @@ use crate::progress::StageProgress;
 use crate::stripe::StripeSize;
 use crate::tree::FileTree;
 
-/// A piece, and the version of the file that it is of.
+/// A piece, and the version of its file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FilePiece {
     /// The file.
@@ -28,7 +28,7 @@ pub struct FilePiece {
     pub part: PathBuf,
     /// The first byte.
     pub begin: u64,
-    /// The byte behind the last.
+    /// The offset behind the last byte.
     pub end: u64,
     content: ContentStamp,
 }
@@ -46,7 +46,7 @@ impl FilePiece {
     }
 }
 
-/// How a piece is copied.
+/// The options for the copy of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceOptions {
     /// The number of threads; 0 is one.
@@ -55,7 +55,7 @@ pub struct PieceOptions {
     pub verify: bool,
 }
 
-/// Copies a piece; it is on storage then. `progress` counts its bytes.
+/// Copies a piece, and syncs it. `progress` counts its bytes.
 pub fn copy_piece<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -111,7 +111,7 @@ pub fn copy_piece<S: FileTree, T: FileTree>(
     if let Some(error) = failed.unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    // Written elsewhere, the bytes are in this node's cache until then.
+    // Until then the bytes are only in this node's cache, and another node publishes the file.
     to.sync(&output).map_err(MoveError::io("writing", part))?;
     if options.verify {
         let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A list of files that are copied in any order, up to their names, and get these when their turns come.
+//! A list of files that are copied in any order without being named, and get their names when their turns come.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -16,29 +16,29 @@ use crate::publish::{make_hard_link, part_of, LinkOutcome};
 use crate::stage::{sync_directories, FurtherName, StageOptions, StageProgress};
 use crate::tree::FileTree;
 
-/// The time between two looks for a call that hangs.
+/// The interval between two checks for a call that hangs.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A file of a list.
 enum PreparedFile<'t, T: FileTree> {
-    /// It is being copied, or it was stopped before that.
+    /// It is being copied, or the copy was stopped before its end.
     Copying,
     Copied(Box<ReadyCopy<'t, T>>),
-    /// Another name of a file that has come before it.
+    /// Another name of an earlier file of the list.
     Link(FurtherName),
     Done(MovedFile),
 }
 
 struct ListState<'t, T: FileTree> {
     files: Vec<PreparedFile<'t, T>>,
-    /// The directories of the target that have their names.
+    /// The directories of the target that have the names given so far.
     named_in: BTreeSet<PathBuf>,
     /// The result, without the files.
     moved: MovedFiles,
     is_copied: bool,
-    /// The number of files that have their names, and are still open.
+    /// The number of files that have their names, and are not checked yet.
     unchecked: usize,
-    /// The files that have lost them, with the reasons.
+    /// The files that have lost their names, with the reasons.
     lost: Vec<(usize, String)>,
 }
 
@@ -72,7 +72,7 @@ impl<S: FileTree, T: FileTree> fmt::Debug for PreparedFiles<'_, S, T> {
 }
 
 impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
-    /// A list of which nothing is copied yet.
+    /// A list whose files are not copied yet.
     pub fn new(
         from: &'t S,
         to: &'t T,
@@ -96,7 +96,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies the files. Others may give names to those that are copied meanwhile.
+    /// Copies the files. Meanwhile other threads may name those that are copied.
     pub fn copy(&self, progress: &StageProgress) {
         let (from, to) = self.trees;
         let targets = self.files.iter().map(|file| &*file.pair.target);
@@ -114,7 +114,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         }
         let mut state = self.state();
         for (file, result) in state.files.iter_mut().zip(std::mem::take(&mut moved.files)) {
-            // A stage that is stopped says nothing of files that it did not come to.
+            // A stage that was stopped has no results for files that it did not reach.
             let is_known = result.version.is_some() || result.failure.is_some();
             if matches!(file, PreparedFile::Copying) && is_known {
                 *file = PreparedFile::Done(result);
@@ -129,8 +129,8 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         self.changed.notify_all();
     }
 
-    /// Gives a file its name once it is copied. `check`: called with a copy that has it, for [`PreparedFiles::check`]: as long
-    /// as that is open others may not be able to use the file.
+    /// Gives a file its name once it is copied. Calls `check` with the named copy, which must be passed to
+    /// [`PreparedFiles::check`]: as long as it is open, others may not be able to use the file.
     pub fn name(
         &self,
         file: usize,
@@ -152,7 +152,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         let is_there = moved.failure.is_none();
         let mut state = self.state();
         if is_there {
-            // Also of a file that was there: its name may not be on storage.
+            // This includes files that were there before: their names may not be on storage.
             let dir = self.files[file].pair.target.parent();
             state.named_in.extend(dir.map(Path::to_owned));
         }
@@ -192,7 +192,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         }
     }
 
-    /// True if a call for one of the files hangs: others may wait for the thread that made it.
+    /// True if a call for one of the files hangs: other files may wait for the thread that made it.
     fn hangs(&self) -> bool {
         let to = self.trees.1;
         let mut targets = self.files.iter().map(|file| &file.pair.target);
@@ -213,7 +213,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         MovedFile::new(named.map(|()| MovedSource::Copied(copied)))
     }
 
-    /// Makes a further name. If that cannot be a link, or there is no first name, the file is copied once more.
+    /// Makes a further name. If the target makes no such link, or lacks the first name, the file is copied again.
     fn name_link(&self, file: usize, link: &FurtherName, progress: &StageProgress) -> MovedFile {
         let replaces = &self.files[file].replaces;
         let may_replace = |there: &_| replaces.allows(there);
@@ -255,7 +255,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedFiles<'t, S, T> {
         }
     }
 
-    /// Has the names on storage, and removes the copies that got none. Returns the results, once.
+    /// Syncs the names, and removes the copies that got none. Returns the results; only the first call has them.
     pub fn finish(&self) -> MovedFiles {
         let state = self
             .changed
@@ -323,7 +323,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedLists<'t, S, T> {
         self.0.insert(list, files);
     }
 
-    /// As [`PreparedFiles::name`]; an error: there is no such file.
+    /// The same as [`PreparedFiles::name`]. An error: there is no such list or file.
     pub fn name(
         &self,
         list: u32,
@@ -337,7 +337,7 @@ impl<'t, S: FileTree, T: FileTree> PreparedLists<'t, S, T> {
         }
     }
 
-    /// As [`PreparedFiles::finish`]; an error: there is no such list.
+    /// The same as [`PreparedFiles::finish`]. An error: there is no such list.
     pub fn finish(&mut self, list: u32) -> io::Result<MovedFiles> {
         let prepared = self.0.remove(&list).ok_or(ErrorKind::NotFound)?;
         Ok(prepared.finish())

@@ -1,4 +1,4 @@
-//! How far a move is.
+//! The progress of a move.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ pub struct StageProgress {
     pub bytes_found: AtomicU64,
     /// Files done, copied or not.
     pub files_done: AtomicU64,
-    /// Bytes of them, and of those under way.
+    /// Bytes of them, and of files under way.
     pub bytes_done: AtomicU64,
     /// True once all files were found.
     pub is_walked: AtomicBool,
-    /// Set by anyone: ends the stage soon.
+    /// Any thread may set it: the stage ends soon.
     pub stop: Arc<AtomicBool>,
-    /// Set by anyone: no file is begun any more, and those that are being copied are finished.
+    /// Any thread may set it: no more files are begun, and those that are being copied are finished.
     pub yields: AtomicBool,
 }
 

@@ -18,11 +18,10 @@ use crate::tree::{
 
 /// The longest name, bytes.
 const NAME_MAX: usize = 255;
-/// The name of the file in a hidden directory that the process which fills it has locked: no file has a part of
-/// this name.
+/// The file that a process locks in a hidden directory while it fills it. No file has a part of this name.
 pub(crate) const FILLING: &str = "...weir-part";
 
-/// The name of the part of a file. The same for all movers: so they find each other.
+/// The path of the part of a file. It is the same for all movers, so that they find each other.
 pub fn part_of(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().as_bytes();
     let whole = [PART_PREFIX, name, PART_SUFFIX].concat();
@@ -40,13 +39,13 @@ pub fn is_part(name: &OsStr) -> bool {
     elevated::is_part(name.as_bytes())
 }
 
-/// True if nobody has changed what has a name.
+/// True if nobody has replaced or written the node that has a name.
 pub(crate) fn is_same(before: Option<&Stat>, now: Option<&Stat>) -> bool {
     let version = |stat: &Stat| (stat.dev, stat.ino, stat.size, stat.mtime);
     before.map(version) == now.map(version)
 }
 
-/// Checks that what has the target's name can be replaced by a node of this kind.
+/// Checks that the node that has the target's name can be replaced by one of this kind.
 pub(crate) fn check_kind(
     target: &Path,
     found: Option<&Stat>,
@@ -65,7 +64,7 @@ pub(crate) fn check_kind(
     }
 }
 
-/// Refuses to replace what somebody else has put under the target's name.
+/// Refuses to replace a node that somebody else has put under the target's name.
 pub(crate) fn check_replaceable(
     target: &Path,
     found: Option<&Stat>,
@@ -80,8 +79,8 @@ pub(crate) fn check_replaceable(
     }
 }
 
-/// Removes a directory that has nothing but parts that interrupted moves have left; ENOTEMPTY or EEXIST:
-/// it has more.
+/// Removes a directory that is empty, or has only parts that interrupted moves have left; ENOTEMPTY or EEXIST: it has other
+/// nodes.
 pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
     let left = match to.remove_directory(dir) {
         Err(error) if failed_with_any(&error, &[Errno::NOTEMPTY, Errno::EXIST]) => error,
@@ -97,8 +96,7 @@ pub(crate) fn remove_directory<T: FileTree>(to: &T, dir: &Path) -> io::Result<()
     to.remove_directory(dir)
 }
 
-/// The result of the removal of a name that the target has had: if it has been removed by somebody else, that is
-/// checked.
+/// The result of the removal of a name that the target has had. If the name was not found, checks that it is really gone.
 pub(crate) fn unless_gone<T: FileTree>(
     to: &T,
     target: &Path,
@@ -110,11 +108,11 @@ pub(crate) fn unless_gone<T: FileTree>(
     }
 }
 
-/// Fails if a name that the target has had, and that is not found, may be there all the same.
+/// Fails if a name that the target has had, and that was not found, may still be there.
 ///
-/// A file system of several servers may say that a name does not exist because the server that has it is away
-/// (GlusterFS does). Then no file can be made there either. That of the part belongs to the same server, by
-/// GlusterFS's rule for hidden names with a suffix.
+/// A file system of several servers may report that a name does not exist while the server that has it is away (GlusterFS
+/// does). Then no file can be made on that server either. The name of the part belongs to the same server, by GlusterFS's
+/// rule for hidden names with a suffix.
 pub(crate) fn check_gone<T: FileTree>(to: &T, target: &Path) -> io::Result<()> {
     let part = part_of(target);
     let answers = [
@@ -127,7 +125,7 @@ pub(crate) fn check_gone<T: FileTree>(to: &T, target: &Path) -> io::Result<()> {
     match to.create_part(&part, PART_MODE) {
         // Its directory is gone, too.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        // Its server is there, and allows no file; or a part was left there.
+        // Its server answers, but does not let a file be made; or a hidden directory was left there.
         Err(error) if failed_with_any(&error, &answers) || is_directory_there(&error) => Ok(()),
         Err(error) => Err(error),
         Ok(_made) => unless(to.remove(&part), ErrorKind::NotFound),
@@ -139,7 +137,7 @@ fn is_directory_there(error: &io::Error) -> bool {
     failed_with_any(error, &[Errno::ISDIR, Errno::PERM])
 }
 
-/// Makes a part, instead of a hidden directory that an interrupted move has left under its name.
+/// Makes a part. Removes a hidden directory that an interrupted move has left under its name.
 pub(crate) fn create_part<T: FileTree>(to: &T, part: &Path, mode: u32) -> io::Result<T::File> {
     match to.create_part(part, mode) {
         Err(error) if is_directory_there(&error) => {
@@ -163,7 +161,7 @@ pub(crate) fn remove_part<T: FileTree>(to: &T, part: &Path) -> io::Result<()> {
     unless(to.remove(part), ErrorKind::NotFound)
 }
 
-/// Removes a hidden directory with all that is in it, unless a living process fills it (EBUSY).
+/// Removes a hidden directory with its content, unless a living process fills it (EBUSY).
 pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
     assert!(dir.file_name().is_some_and(is_part), "a hidden directory");
     let lock = dir.join(FILLING);
@@ -172,7 +170,7 @@ pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<
         made => drop(made?),
     }
     let mut open = vec![dir.to_owned()];
-    // A directory is removed when all that is in it is.
+    // A directory is removed after its content.
     while let Some(at) = open.last().cloned() {
         let mut directories = Vec::new();
         for name in to.list(&at)? {
@@ -192,8 +190,8 @@ pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<
     Ok(())
 }
 
-/// Gives a part its name, unless somebody else changed what has it since it was `replaced`. `is_part`: true
-/// if a node that was found under the name is what had that of the part.
+/// Gives a part its name, unless somebody else has changed the node with this name, which was `replaced` when the move
+/// began. `is_part`: true if a node that was found is the part.
 pub(crate) fn publish_name<T: FileTree>(
     to: &T,
     part: &Path,
@@ -202,16 +200,16 @@ pub(crate) fn publish_name<T: FileTree>(
     is_part: impl Fn(&Stat) -> bool,
 ) -> Result<(), MoveError> {
     let naming = || MoveError::io("naming", target);
-    // The rename itself finds what has taken a name that nothing had.
+    // If nothing had the name, the rename itself detects a new node.
     if replaced.is_some() {
         let now = to.look_up(target).map_err(naming())?;
         if !is_same(replaced, now.as_ref()) {
             return Err(MoveError::TargetChanged(target.to_owned()));
         }
     }
-    // Somebody else may have given it the name meanwhile. Where both are names of one file, rename(2) does nothing and says that
-    // it is done, or that the new name is there; the old one is to go. A file system over a network may have renamed it, and have lost the
-    // reply: then the call fails, or is repeated, and finds no part.
+    // Somebody else may have given the part its name meanwhile. If both names are those of one file, rename(2) does nothing
+    // and succeeds, or fails with EEXIST; then the name of the part must be removed. A network file system may have done
+    // the rename and lost the reply: then the call fails, or is repeated, and finds no part.
     let is_named = |found: Option<Stat>| found.is_some_and(|found| is_part(&found));
     let remove_other = || match to.look_up(part).map(&is_named) {
         Ok(true) => unless(to.remove(part), ErrorKind::NotFound),
@@ -227,7 +225,7 @@ pub(crate) fn publish_name<T: FileTree>(
     }
 }
 
-/// Makes a node that needs no copying. `is_made`: true if a node is what `make` makes.
+/// Makes a node that needs no copying. `is_made`: true if a node is the one that `make` makes.
 pub(crate) fn make_named<T: FileTree>(
     to: &T,
     target: &Path,
@@ -236,7 +234,7 @@ pub(crate) fn make_named<T: FileTree>(
     is_made: impl Fn(&Stat) -> bool,
 ) -> Result<(), MoveError> {
     let part = part_of(target);
-    // An interrupted move may have left it.
+    // An interrupted move may have left a node there.
     match to.remove(&part) {
         Err(error) if is_directory_there(&error) => remove_hidden_tree(to, &part),
         removed => unless(removed, ErrorKind::NotFound),
@@ -253,7 +251,7 @@ pub(crate) fn make_named<T: FileTree>(
 pub(crate) enum LinkOutcome {
     /// It has the name now.
     Made,
-    /// It had the name.
+    /// It had the name already.
     There,
     /// The file system makes no such link.
     Refused,
@@ -261,7 +259,7 @@ pub(crate) enum LinkOutcome {
     NoFile,
 }
 
-/// Gives a file of the target a further name, instead of what has it, if that may be replaced.
+/// Gives a file of the target a further name. Replaces the node that has the name, if that is allowed.
 pub(crate) fn make_hard_link<T: FileTree>(
     to: &T,
     existing: &Path,
@@ -286,8 +284,8 @@ pub(crate) fn make_hard_link<T: FileTree>(
     }
 }
 
-/// True if a file system makes no further name: FAT and many FUSE file systems have none, and others
-/// none between some directories, or no more of one file.
+/// True if a file system makes no further name. FAT and many FUSE file systems make no hard links; others make none between
+/// some directories, or no more for one file.
 fn has_no_links(error: &io::Error) -> bool {
     const REFUSALS: [Errno; 5] = [
         Errno::PERM,
@@ -299,7 +297,7 @@ fn has_no_links(error: &io::Error) -> bool {
     failed_with_any(error, &REFUSALS)
 }
 
-/// Makes a symbolic link, instead of what has its name.
+/// Makes a symbolic link. Replaces the node that has its name.
 pub(crate) fn make_symlink<T: FileTree>(
     to: &T,
     content: &Path,
@@ -316,7 +314,7 @@ pub(crate) fn make_symlink<T: FileTree>(
     })
 }
 
-/// True if what was found under a name is a symbolic link with this content.
+/// True if the node that was found under a name is a symbolic link with this content.
 pub(crate) fn is_symlink_to<T: FileTree>(
     to: &T,
     target: &Path,
@@ -327,7 +325,7 @@ pub(crate) fn is_symlink_to<T: FileTree>(
         && to.read_link(target).is_ok_and(|there| there == content)
 }
 
-/// The path that a symbolic link leads to, as far as its text tells.
+/// The path to which a symbolic link leads, by its text alone.
 pub(crate) fn destination(link: &Path, content: &Path) -> PathBuf {
     let mut path = PathBuf::new();
     let dir = link.parent().unwrap_or(Path::new(""));
@@ -343,7 +341,7 @@ pub(crate) fn destination(link: &Path, content: &Path) -> PathBuf {
 
 /// True if a path, one above it or one below it is among others.
 pub(crate) fn is_at_above_or_below(path: &Path, others: &BTreeSet<PathBuf>) -> bool {
-    // In the order of paths the entries of a directory follow it.
+    // In the order of paths, the entries of a directory follow the directory.
     let mut behind = others.range(path.to_owned()..);
     path.ancestors().any(|above| others.contains(above))
         || behind.next().is_some_and(|below| below.starts_with(path))

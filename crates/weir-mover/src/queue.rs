@@ -1,9 +1,9 @@
-//! Tasks of the workers of several nodes, some of which make further tasks.
+//! Tasks for the workers of several nodes. Some tasks make further tasks.
 //!
-//! Each task waits for the node of a rank: the one that has its bytes, or its share. A worker that has no task left takes
-//! those of nodes without workers, then of the one that has most tasks waiting. The last task of a node with workers
-//! stays its own, and all of them as long as its workers are to come if the caller says so. What a worker that is lost has
-//! taken waits again.
+//! Each task waits for the node of one rank: the node has the bytes of the task, or the task is its share. A worker whose
+//! node has no task left takes tasks of nodes without workers, then of the node with the most waiting tasks. The last task
+//! of a node with workers is left to that node; if the caller wants it, all its tasks are, as long as its workers are
+//! expected. The tasks of a lost worker wait again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use crate::mover::FileMover;
 
-/// The tasks that may wait beyond the capacity for each node with workers. Other nodes leave each node its last task.
+/// The tasks that may wait beyond the capacity, for each other node with workers: each node is left its last task.
 const WAITING_OF_NODE: usize = 4;
 
-/// The tasks that wait. The walk adds tasks at the end and waits while there are many; a worker adds
-/// those that its task was cut into at the front, and never waits.
+/// The tasks that wait. The walk adds tasks at the end, and waits while there are many. A worker adds the parts of its task
+/// at the front, and never waits.
 #[derive(Debug)]
 pub(crate) struct TaskQueue<T> {
     state: Mutex<QueueState<T>>,
@@ -38,11 +38,11 @@ pub(crate) enum KeptTasks {
 #[derive(Debug)]
 struct QueueState<T> {
     by_rank: BTreeMap<u16, VecDeque<T>>,
-    /// The ranks with workers, or of which some are to come.
+    /// The ranks that have workers, or expect some.
     staffed: BTreeMap<u16, KeptTasks>,
-    /// Those that take no task of others with workers.
+    /// The ranks that take no tasks of other ranks with workers.
     own_only: BTreeSet<u16>,
-    /// The walk may add tasks.
+    /// The walk may still add tasks.
     is_open: bool,
     /// Workers with a task, which may add tasks.
     busy: usize,
@@ -88,7 +88,7 @@ impl<T> TaskQueue<T> {
         TaskQueue::with(staffed, BTreeMap::new(), capacity)
     }
 
-    /// Tasks that are known from the beginning, each with the rank of its node, for workers of the ranks `staffed`.
+    /// A queue of known tasks, each with the rank of its node, for workers of the ranks `staffed`.
     pub(crate) fn filled(
         staffed: impl IntoIterator<Item = u16>,
         tasks: impl Iterator<Item = (u16, T)>,
@@ -125,13 +125,13 @@ impl<T> TaskQueue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that workers of a rank are there, or are to come.
+    /// Notes that a rank has workers, or expects some.
     pub(crate) fn expect(&self, rank: u16, kept: KeptTasks) {
         self.lock().staffed.insert(rank, kept);
         self.ready.notify_all();
     }
 
-    /// Has the workers of a rank take no tasks of others that have workers.
+    /// Makes the workers of a rank take no tasks of other ranks with workers.
     pub(crate) fn keep_to_own(&self, rank: u16) {
         self.lock().own_only.insert(rank);
     }
@@ -142,8 +142,8 @@ impl<T> TaskQueue<T> {
         self.ready.notify_all();
     }
 
-    /// The movers that are worth asking: those whose nodes have tasks, and others for the rest of the tasks, of which
-    /// `own` are left to this process.
+    /// The movers that can help: those whose nodes have tasks, and others as long as there are more tasks. `own`: the
+    /// number of tasks left to this process.
     pub(crate) fn choose_helpers<'m>(
         &self,
         movers: &'m [Box<dyn FileMover>],
@@ -174,12 +174,12 @@ impl<T> TaskQueue<T> {
         drop(state);
         match is_for_any {
             true => self.ready.notify_one(),
-            // One worker may not take what another one waits for.
+            // The worker that wakes may not take this task, though another one would.
             false => self.ready.notify_all(),
         }
     }
 
-    /// Adds the tasks that a worker's task was cut into, each with the rank of its node.
+    /// Adds the parts of a worker's task, each with the rank of its node.
     pub(crate) fn add_first(&self, tasks: impl DoubleEndedIterator<Item = (u16, T)>) {
         let mut state = self.lock();
         for (rank, task) in tasks.rev() {
@@ -194,7 +194,7 @@ impl<T> TaskQueue<T> {
         self.lock().is_open = true;
     }
 
-    /// The walk has added all.
+    /// The walk has added all tasks.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_open = false;
@@ -206,7 +206,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Waits until all tasks are done, at most so long; true if they are.
+    /// Waits until all tasks are done, or for this time; true if they are done.
     pub(crate) fn wait_for_end(&self, timeout: Duration) -> bool {
         let state = self.lock();
         let waited = self
@@ -215,7 +215,8 @@ impl<T> TaskQueue<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0.has_ended()
     }
 
-    /// Does all tasks that there will be, in one of several workers of this rank. One that is lost returns the task.
+    /// Works on tasks until there will be no more, as one of several workers of this rank. `act` returns the task if its
+    /// worker is lost.
     pub(crate) fn work(&self, rank: u16, mut act: impl FnMut(T) -> Result<(), T>) {
         self.work_lists(
             rank,
@@ -227,7 +228,8 @@ impl<T> TaskQueue<T> {
         );
     }
 
-    /// The same, several tasks at a time: `count` of those that wait for one node, at least one, and at most half of them.
+    /// The same with several tasks at a time: `count` of those that wait for one node, but at least one and at most half of
+    /// them.
     pub(crate) fn work_lists(
         &self,
         rank: u16,
@@ -260,7 +262,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// The next tasks of a worker, which is busy then; `None`: there will be none.
+    /// The next tasks of a worker, which counts as busy then; `None`: there will be none.
     fn take_tasks(&self, rank: u16, count: &impl Fn(&VecDeque<T>) -> usize) -> Option<Vec<T>> {
         let mut state = self.lock();
         loop {

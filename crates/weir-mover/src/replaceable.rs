@@ -1,4 +1,4 @@
-//! The nodes that a move may find under the name of its target, and replace.
+//! The nodes with the name of its target that a move may replace.
 
 use serde::{Deserialize, Serialize};
 use weir_client::process::mounted::elevated::LowerFile;
@@ -10,7 +10,7 @@ use crate::tree::{kind_of, NodeKind};
 /// The size and the time of a node that a drain puts on the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeMark {
-    /// Bytes; of a symbolic link those of its text.
+    /// Bytes; for a symbolic link, those of its text.
     pub(crate) size: u64,
     /// The last change of the contents: seconds since 1970, and nanoseconds.
     pub(crate) mtime: (i64, i64),
@@ -61,10 +61,10 @@ impl TakenNode {
     }
 }
 
-/// The nodes that a move may find under the name of its target.
+/// The nodes with the name of its target that a move may replace.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Replaceable {
-    /// Whatever is there, but for a device, a FIFO or a socket: programs of the whole machine may use it.
+    /// Any node, except a device, a FIFO or a socket: programs of the whole machine may use it.
     #[default]
     Any,
     /// One of these.
@@ -80,7 +80,7 @@ impl Replaceable {
     pub(crate) fn allows(&self, there: &Stat) -> bool {
         match self {
             Replaceable::Any => kind_of(there) != NodeKind::Special,
-            // A file is in the way of a directory, or the other way around: not a question of this.
+            // A directory in the way of a file, or the other way around, is checked elsewhere.
             _ if kind_of(there) == NodeKind::Directory => true,
             Replaceable::Only { placed, taken } => {
                 placed.iter().any(|mark| mark.fits(there))

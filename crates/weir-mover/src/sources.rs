@@ -1,5 +1,5 @@
-//! The arguments of a stage: `SOURCE... DESTINATION`, with patterns, and with the meaning that rsync(1)
-//! gives them: unlike cp(1)'s it is the same when the command is repeated.
+//! The arguments of a stage: `SOURCE... DESTINATION`, with patterns. Their meaning is that of rsync(1): unlike that of
+//! cp(1), it is the same when the command is repeated.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,7 @@ pub enum SourcesRefused {
     /// There is no such source.
     #[error("{}: no such file or directory", .0.display())]
     NoSource(PathBuf),
-    /// No name fits the pattern.
+    /// No name matches the pattern.
     #[error("{}: no file has a name like that", .0.display())]
     NoMatch(PathBuf),
     /// It is no pattern.
@@ -54,7 +54,7 @@ pub enum SourcesRefused {
         /// The path.
         target: PathBuf,
     },
-    /// A look at a tree failed.
+    /// A call of a tree failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The path.
@@ -69,9 +69,9 @@ fn looking(path: &Path) -> impl FnOnce(io::Error) -> SourcesRefused {
     move |source| SourcesRefused::Io { path, source }
 }
 
-/// Pairs sources with their targets. A directory keeps its name below the destination; `DIR/` and
-/// `DIR/.` are what is in it. A file does too if the destination is a directory, or ends with a slash,
-/// or several sources are given; else the destination is its name.
+/// Pairs sources with their targets. A directory keeps its name below the destination; `DIR/` and `DIR/.` stand for its
+/// contents. A file also keeps its name if the destination is a directory or ends with a slash, or if several sources are
+/// given; otherwise the destination is its new path.
 pub fn pair<S: FileTree, T: FileTree>(
     from: &S,
     sources: &[PathBuf],
@@ -156,14 +156,14 @@ fn ends_with_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
 
-/// The name of a source in its directory; `None`: it stands for what is in it.
+/// The name of a source in its directory; `None`: it stands for its contents.
 pub(crate) fn name_of(source: &Path) -> Option<&OsStr> {
     let bytes = source.as_os_str().as_bytes();
     let stands_for_contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
     source.file_name().filter(|_| !stands_for_contents)
 }
 
-/// The paths that fit a pattern, in order, with their attributes; a path that exists is no pattern.
+/// The paths that match a pattern, in order, with their attributes. A path that exists is not taken for a pattern.
 fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<(PathBuf, Stat)>, SourcesRefused> {
     if let Some(stat) = from.look_up(pattern).map_err(looking(pattern))? {
         return Ok(vec![(pattern.to_owned(), stat)]);
@@ -185,7 +185,7 @@ fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<(PathBuf, Stat)>,
         };
         found = fitting(from, &found, name, pattern)?;
     }
-    // A component behind the last pattern need not exist below each.
+    // A component after the last pattern need not exist below each match.
     let found = found.into_iter().filter_map(|path| {
         let stat = from.look_up(&path).ok()??;
         Some((path, stat))
@@ -197,7 +197,7 @@ fn expand<S: FileTree>(from: &S, pattern: &Path) -> Result<Vec<(PathBuf, Stat)>,
     }
 }
 
-/// The paths in directories whose names fit.
+/// The paths in directories whose names match.
 fn fitting<S: FileTree>(
     from: &S,
     dirs: &[PathBuf],

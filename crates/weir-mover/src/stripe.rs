@@ -1,9 +1,9 @@
 //! The stripes of files on a parallel file system (PFS): a write that crosses the boundary of two stripes
 //! goes to two of its servers, and two writers of one stripe wait for each other's lock.
 //!
-//! Lustre tells the layout of a file in the extended attribute `lustre.lov` (`struct lov_user_md_v1` and
-//! `struct lov_comp_md_v1` of its `lustre_user.h`; little-endian, as what it runs on); GPFS tells its block
-//! size by statfs(2). Other file systems are not asked.
+//! Lustre gives the layout of a file in the extended attribute `lustre.lov` (`struct lov_user_md_v1` and `struct
+//! lov_comp_md_v1` of its `lustre_user.h`; little-endian, like the machines that it runs on). GPFS gives its block size by
+//! statfs(2). Other file systems are not asked.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// The most bytes that are read and written at once.
 pub const IO_BYTES: u64 = 4 << 20;
-/// The smallest and the largest stripe that is believed, bytes.
+/// The smallest and the largest stripe that counts as plausible, bytes.
 const BELIEVED: std::ops::RangeInclusive<u64> = 4 << 10..=4 << 30;
 
 /// The attribute that has the layout of a file on Lustre.
@@ -20,12 +20,12 @@ const LUSTRE_LAYOUT: &str = "lustre.lov";
 const LUSTRE_V1: u32 = 0x0BD1_0BD0;
 const LUSTRE_V3: u32 = 0x0BD3_0BD0;
 const LUSTRE_COMPOSITE: u32 = 0x0BD6_0BD0;
-/// Where a layout has the size of a stripe.
+/// The offset of the stripe size in a layout.
 const LUSTRE_STRIPE_AT: usize = 24;
-/// The head of a composite layout, and where it has the number of its components.
+/// The size of the head of a composite layout, and the offset of the number of components in it.
 const COMPOSITE_HEAD: usize = 32;
 const COMPOSITE_COUNT_AT: usize = 14;
-/// An entry for a component, and where it has the position of the component's layout.
+/// The size of the entry for a component, and the offset in it of the position of the component's layout.
 const COMPOSITE_ENTRY: usize = 48;
 const COMPOSITE_ENTRY_LAYOUT_AT: usize = 24;
 /// The largest value of an extended attribute that Linux knows.
@@ -39,7 +39,7 @@ const GPFS_MAGIC: u64 = 0x4750_4653;
 pub struct StripeSize(u64);
 
 impl Default for StripeSize {
-    /// The usual one: 4 MiB is also a multiple of smaller ones.
+    /// The usual size: 4 MiB is also a multiple of smaller usual ones.
     fn default() -> StripeSize {
         StripeSize(IO_BYTES)
     }
@@ -51,7 +51,7 @@ impl StripeSize {
         BELIEVED.contains(&bytes).then_some(StripeSize(bytes))
     }
 
-    /// Asks the file system of an open file; `None`: it does not say.
+    /// Asks the file system of an open file; `None`: it does not give a size.
     pub(crate) fn of_file(file: &File) -> Option<StripeSize> {
         let mut layout = vec![0; XATTR_BYTES];
         if let Ok(length) = rustix::fs::fgetxattr(file, LUSTRE_LAYOUT, &mut layout[..]) {
@@ -63,7 +63,7 @@ impl StripeSize {
         block.and_then(StripeSize::new)
     }
 
-    /// The bytes that a range of whole stripes is a multiple of: of stripes, and of as many as are written at once.
+    /// The unit of ranges, bytes: as many whole stripes as fit into one write, or one stripe if that is larger.
     pub fn unit(self) -> u64 {
         match self.0 < IO_BYTES {
             true => IO_BYTES - IO_BYTES % self.0,
@@ -71,14 +71,14 @@ impl StripeSize {
         }
     }
 
-    /// The bytes nearest to this number, but not less, that are whole units.
+    /// The smallest number of bytes that is not less than this one, and is a multiple of the unit.
     pub fn round_up(self, bytes: u64) -> u64 {
         bytes
             .checked_next_multiple_of(self.unit())
             .unwrap_or(u64::MAX)
     }
 
-    /// The end of a write that begins at this offset: within a stripe, or at the end of one.
+    /// The end of a write that begins at this offset: a write does not cross the boundary of a unit.
     pub fn end_of_write(self, at: u64) -> u64 {
         let unit = self.unit();
         let within = at % unit;
@@ -87,7 +87,7 @@ impl StripeSize {
     }
 }
 
-/// The largest stripe of a layout of Lustre, bytes. Sizes of components are multiples of each other as a rule.
+/// The largest stripe of a layout of Lustre, bytes. The stripe sizes of components are usually multiples of each other.
 fn lustre_stripe(layout: &[u8]) -> Option<u64> {
     if number_at(layout, 0)? != LUSTRE_COMPOSITE {
         return component_stripe(layout);

@@ -13,7 +13,7 @@ pub struct StageSummary {
     pub files: u64,
     /// Files that were there already, by size and time, and with `--verify` by their bytes.
     pub unchanged: u64,
-    /// Copied files that programs had open for writing: they were copied as they were then.
+    /// Copied files that programs had open for writing: they were copied as they were at that time.
     pub open: u64,
     /// Directories.
     pub directories: u64,
@@ -28,15 +28,15 @@ pub struct StageSummary {
     pub bytes: u64,
     /// Extended attributes that the target does not take.
     pub xattrs_not_kept: u64,
-    /// Devices, fifos and sockets, and what interrupted moves left ([`crate::publish::is_part`]), which are
-    /// not moved.
+    /// Nodes that are not moved: devices, fifos and sockets, and parts that interrupted moves left
+    /// ([`crate::publish::is_part`]).
     #[serde(flatten, with = "json_path::skipped")]
     pub skipped: Vec<PathBuf>,
-    /// Directories of the target that the source removed and that have files of which it is not known whose they
-    /// are: of somebody else, or of a move that was interrupted. They stay.
+    /// Directories of the target that the source removed, and that have files of unknown owners: of somebody else, or of a
+    /// move that was interrupted. They stay.
     #[serde(flatten, with = "json_path::not_emptied")]
     pub not_emptied: Vec<PathBuf>,
-    /// Of a drain that was stopped: the files of the source that are not safe, beside those that failed.
+    /// For a drain that was stopped: the files of the source that are not safe, besides those that failed.
     #[serde(flatten, with = "json_path::not_reached")]
     pub not_reached: Vec<PathBuf>,
     /// Nodes that were not moved.
@@ -48,7 +48,7 @@ pub struct StageSummary {
     /// The target had no room for a file.
     #[serde(skip)]
     pub is_target_full: bool,
-    /// Of a stage: the shares of the nodes that took part. Their sums are [`StageSummary::files`] and
+    /// For a stage: the shares of the nodes that took part. Their sums are [`StageSummary::files`] and
     /// [`StageSummary::bytes`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeShare>,
@@ -59,10 +59,10 @@ pub struct StageSummary {
 pub struct NodeShare {
     /// The rank of its server.
     pub server: u16,
-    /// Its name; empty if nobody has said it.
+    /// Its name; empty if it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Files that it copied, or of which it made the name: those that are cut into pieces are the command's node's.
+    /// Files that it copied and named. Files that are cut into pieces count for the command's node.
     pub files: u64,
     /// Bytes that it copied.
     pub bytes: u64,
@@ -74,7 +74,7 @@ pub struct StageFailure {
     /// Its path.
     #[serde(flatten, with = "json_path::source")]
     pub source: PathBuf,
-    /// The path that it was to have.
+    /// The path that it should have got.
     #[serde(flatten, with = "json_path::target")]
     pub target: PathBuf,
     /// The reason, in one line.
@@ -87,7 +87,7 @@ impl StageSummary {
         self.failed.is_empty() && !self.stopped
     }
 
-    /// Counts files of which a node has made the names, and bytes that it has copied.
+    /// Counts files that a node has named, and bytes that it has copied.
     pub(crate) fn add_share(&mut self, server: u16, files: u64, bytes: u64) {
         let found = self.nodes.iter().position(|node| node.server == server);
         let at = found.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
 //! A tree of files, as a source or a target of moves: the parallel file system (PFS) or an instance.
 //!
-//! Paths are those of the tree: absolute, for an instance below its root. Symbolic links on the way
-//! are followed, one at the end of a path is not.
+//! Paths are those of the tree: absolute ones, which for an instance begin at its root. Symbolic links on the way are
+//! followed, one at the end of a path is not.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -22,8 +22,7 @@ use weir_client::types::{Stat, Time};
 use crate::stripe::StripeSize;
 
 const TYPE_MASK: u32 = 0o170_000;
-/// The permission bits that a part has as long as it is written: those with which other processes open it, and find out
-/// that it is in use.
+/// The permission bits of a part while it is written: with these other processes can open it, and detect that it is in use.
 pub(crate) const PART_MODE: u32 = 0o600;
 
 /// The kind of a node of a tree.
@@ -49,13 +48,13 @@ pub fn kind_of(stat: &Stat) -> NodeKind {
     }
 }
 
-/// The attributes that a moved node keeps, beside its contents and extended attributes.
+/// The attributes that a moved node keeps, besides its contents and extended attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeptAttributes {
     /// Permission bits, set-id bits and the sticky bit.
     pub mode: u32,
-    /// The group. It is kept only if it is not the primary one of the user who moves the node: that one the target's
-    /// directory may replace, as for any new file.
+    /// The group. It is kept unless it is the primary group of the user who moves the node: the target's directory may
+    /// replace that one, as for any new file.
     pub gid: u32,
     /// Last access.
     pub atime: Time,
@@ -75,7 +74,7 @@ impl From<&Stat> for KeptAttributes {
 }
 
 impl KeptAttributes {
-    /// True if a node that has the group `there` is to get this one.
+    /// True if a node with the group `there` must get this one.
     pub(crate) fn changes_group(gid: u32, there: u32) -> bool {
         !is_primary_group(gid) && gid != there
     }
@@ -86,8 +85,8 @@ fn is_primary_group(gid: u32) -> bool {
     gid == rustix::process::getegid().as_raw()
 }
 
-/// Gives a node a group, unless it is to keep the one that it has (`there`). A user who is not in the group, and a file system
-/// without groups, leave that as it is.
+/// Gives a node a group, unless it may keep the one that it has (`there`). The group also stays if this user is not in the
+/// new one, or the file system has no groups.
 pub(crate) fn give_group(
     gid: u32,
     there: impl FnOnce() -> io::Result<u32>,
@@ -107,10 +106,11 @@ pub(crate) fn io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
 }
 
-/// The size from which on a server is asked who has the bytes of a file, and the bytes that it is asked for.
+/// The size from which on a server is asked for the holder of a file's bytes, and the number of bytes in the question.
 const ASKED_BYTES: u64 = 1 << 20;
 
-/// The rank of the server that has the bytes of a file of an instance, as far as it is worth the question.
+/// The rank of the server that has the bytes of a file of an instance. If the file is small, or asking is off, this is a
+/// guess.
 pub(crate) fn holder_of_file<S: FileTree>(
     tree: &S,
     path: &Path,
@@ -120,7 +120,7 @@ pub(crate) fn holder_of_file<S: FileTree>(
 ) -> u16 {
     let is_asked = is_asked && size >= ASKED_BYTES;
     let holder = is_asked.then(|| tree.holder_of(path, 0..ASKED_BYTES));
-    // Often where it was made, or where its name is.
+    // The server of the inode number: often the file was made there, or its name is there.
     let made_at = Ino(ino).rank().0;
     holder.and_then(Result::ok).flatten().unwrap_or(made_at)
 }
@@ -135,13 +135,13 @@ pub(crate) fn failed_with_any(error: &io::Error, errnos: &[Errno]) -> bool {
     errnos.iter().any(|errno| failed_with(error, *errno))
 }
 
-/// True if a path leads to a directory, symbolic links at its end too. Not if it cannot be seen.
+/// True if a path leads to a directory, also by a symbolic link at its end. False if this cannot be found out.
 pub(crate) fn leads_to_directory<T: FileTree>(tree: &T, path: &Path) -> bool {
     let inside = tree.look_up(&path.join("."));
     inside.is_ok_and(|found| found.is_some_and(|stat| kind_of(&stat) == NodeKind::Directory))
 }
 
-/// The result of a call that may find that it was done before: an error of this kind is none.
+/// The result of a call, for which an error of this kind counts as success: it was done before.
 pub(crate) fn unless(done: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     match done {
         Err(error) if error.kind() == kind => Ok(()),
@@ -171,7 +171,7 @@ pub(crate) fn find_data(
     Ok(Some(begin..end.min(within.end)))
 }
 
-/// The extended attributes that are kept: `list` is listxattr(2), `get` getxattr(2).
+/// The extended attributes that are kept. `list` is listxattr(2), `get` is getxattr(2).
 pub(crate) fn read_xattrs(
     list: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut get: impl FnMut(&[u8], &mut [u8]) -> Result<usize, Errno>,
@@ -186,7 +186,7 @@ pub(crate) fn read_xattrs(
     for name in names.filter(|name| !name.is_empty() && is_kept(name)) {
         match sized(|buffer| get(name, buffer)) {
             Ok(value) => found.push((OsString::from_vec(name.to_vec()), value)),
-            // Removed since they were listed.
+            // The attribute was removed after it was listed.
             Err(Errno::NODATA) => {}
             Err(error) => return Err(io_error(error)),
         }
@@ -194,7 +194,7 @@ pub(crate) fn read_xattrs(
     Ok(found)
 }
 
-/// A value of a call that tells its length if the buffer is empty; it may grow in between.
+/// The value of a call that returns its length if the buffer is empty. It may grow in between.
 fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     loop {
         let mut value = vec![0; call(&mut [])?];
@@ -214,14 +214,15 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
 /// The names that programs have changed in a tree since the last answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TreeHistory {
-    /// For each server the numbers of renames that it has begun, and that have ended: of directories, and from one directory to
-    /// another.
+    /// For each server, the numbers of renames that have begun and that have ended. Counted are renames of directories, and
+    /// those from one directory to another.
     pub counts: Vec<(u64, u64)>,
     /// The inode numbers of the directories that were renamed.
     pub directories: Vec<u64>,
-    /// Some of these are not known any more.
+    /// The servers have forgotten some of these.
     pub is_cut: bool,
-    /// The names that files and symbolic links have lost, of each server in the order of their times, if it still knows them.
+    /// The names that files and symbolic links have lost, as far as the servers remember them; for each server in the order
+    /// of their times.
     pub lost: Vec<LostName>,
 }
 
@@ -236,19 +237,19 @@ pub struct LostName {
     pub ino: u64,
     /// The time.
     pub at: Time,
-    /// Another inode has the name since then.
+    /// Another inode got the name in the same step.
     pub is_replaced: bool,
 }
 
 /// The evicted files of an elevated tree.
 pub trait EvictionTable {
-    /// All of them, also those of which a part is evicted, and files that were evicted.
+    /// All evicted files, including those evicted in part, and those that were evicted before.
     fn list(&self) -> io::Result<Vec<EvictedFile>>;
     /// True if there are any.
     fn has_evicted(&self) -> bool {
         self.list().map_or(true, |files| !files.is_empty())
     }
-    /// The part of a file that its copy alone has; none, if the file is gone.
+    /// The part of a file that only its copy has; none if the file is gone.
     fn copy_use(&self, file: Ino) -> io::Result<CopyUse>;
     /// The copy of a file, if there is one.
     fn copy_of(&self, file: Ino) -> io::Result<Option<TargetCopy>>;
@@ -256,18 +257,18 @@ pub trait EvictionTable {
     fn evict(&self, file: &EvictedFile, version: ContentVersion) -> io::Result<bool>;
     /// Notes that the copy of a file has another path.
     fn put_copy(&self, file: &EvictedFile) -> io::Result<()>;
-    /// Settles a file: what is written later becomes new extents. `None`: ranges of files cannot be evicted.
+    /// Settles a file: later writes become new extents. `None`: ranges of files cannot be evicted.
     fn settle_extents(&self, file: Ino) -> io::Result<Option<SettledExtents>>;
-    /// The ranges in `within` whose bytes the instance has, or the server of a rank, sorted, and the offset up to which
-    /// these are all.
+    /// The ranges in `within` whose bytes the instance has, or only the server `at`, in order, and the offset up to which
+    /// the list is complete.
     fn stored_ranges(
         &self,
         file: Ino,
         within: Range<u64>,
         at: Option<u16>,
     ) -> io::Result<(Vec<Range<u64>>, u64)>;
-    /// Frees the storage of ranges of a file that its copy has, as they were when its extents were settled.
-    /// Returns the bytes of those that have not changed since.
+    /// Frees the storage of ranges that the copy of a file has. Bytes that were written after the extents were settled
+    /// stay. Returns the number of bytes freed.
     fn evict_ranges(
         &self,
         file: &EvictedFile,
@@ -282,13 +283,13 @@ pub trait EvictionTable {
     fn path_below(&self, copy: &TargetCopy) -> Option<PathBuf>;
 }
 
-/// A tree of files. Errors are those of the system calls of the same names; ENOENT where nothing has
-/// the name, unless it says otherwise.
+/// A tree of files. Errors are those of the system calls of the same names; ENOENT if no node has the name, unless noted
+/// otherwise.
 pub trait FileTree: Sync + Debug {
     /// An open file; closed when it is dropped.
     type File: Send + Sync + Debug;
 
-    /// The time by which nodes are stamped now, since 1970.
+    /// The present time of the clock that stamps the nodes, since 1970.
     fn now(&self) -> Duration {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         now.unwrap_or_default()
@@ -297,7 +298,7 @@ pub trait FileTree: Sync + Debug {
     fn hangs_at(&self, _path: &Path) -> bool {
         false
     }
-    /// The attributes of a node (lstat); `None`: nothing has this name.
+    /// The attributes of a node (lstat); `None`: no node has this name.
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>>;
     /// The names in a directory, without `.` and `..`, in any order.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
@@ -306,12 +307,12 @@ pub trait FileTree: Sync + Debug {
     /// The extended attributes that users may set.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
-    /// The directory of the target that a directory of an elevated tree covers. One that covers one was not made
-    /// here, and its times are not those of the target's.
+    /// The directory of the target that a directory of an elevated tree covers. A covering directory was not made by the
+    /// job, and its times are not those of the covered one.
     fn cover_of(&self, _path: &Path) -> io::Result<Cover> {
         Ok(Cover::Nothing)
     }
-    /// Has a directory of an elevated tree cover one of the target, with these permission bits, if it covers none yet.
+    /// Makes a directory of an elevated tree cover one of the target, with these permission bits, if it covers none yet.
     fn cover(&self, _target: &Path, _path: &Path, _mode: u32) -> io::Result<()> {
         Ok(())
     }
@@ -327,7 +328,7 @@ pub trait FileTree: Sync + Debug {
     fn removed_at(&self, _whiteout: &Whiteout) -> io::Result<Option<Time>> {
         Ok(None)
     }
-    /// Forgets a removed name that the target does not have any more.
+    /// Forgets the whiteout of a name that the target does not have any more.
     fn forget(&self, _whiteout: &Whiteout) -> io::Result<()> {
         Ok(())
     }
@@ -337,19 +338,18 @@ pub trait FileTree: Sync + Debug {
         Ok(None)
     }
 
-    /// The evicted files, if it is an elevated tree.
+    /// The evicted files; `None`: it is not an elevated tree.
     fn evictions(&self) -> Option<&dyn EvictionTable> {
         None
     }
 
-    /// The changes of names by programs. `known`: for each server the last ones that the caller knows, which is changed. A tree
-    /// that does not know its programs has none.
+    /// The changes of names by programs since `known`, which is updated: for each server, the last changes that the caller
+    /// knows. A tree that does not see its programs reports none.
     fn name_history(&self, _known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
         Ok(TreeHistory::default())
     }
 
-    /// How far the writing of a regular file is. A tree that does not know its writers takes each file
-    /// for written.
+    /// The state of the writing of a regular file. If a tree does not know its writers, each file counts as written.
     fn write_state(&self, _path: &Path) -> io::Result<WriteState> {
         Ok(WriteState::Written)
     }
@@ -364,18 +364,17 @@ pub trait FileTree: Sync + Debug {
     fn stat(&self, file: &Self::File) -> io::Result<Stat>;
     /// Reads up to `bytes.len()` bytes at `offset`; 0 at the end of the file.
     fn read_at(&self, file: &Self::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
-    /// The first range that may have data in `within`, cut to it; `None`: it is a hole.
+    /// The first range in `within` that may have data; `None`: all of it is a hole.
     fn next_data(&self, file: &Self::File, within: Range<u64>) -> io::Result<Option<Range<u64>>>;
 
-    /// Makes an empty file that this process alone writes, with these permission bits as far as the file system and the
-    /// umask let a new file have them. What a dead process left under this name is removed; EBUSY: another living process
-    /// writes it.
+    /// Makes an empty file that only this process writes, with these permission bits as far as the file system and the
+    /// umask allow. A file that a dead process left under this name is removed; EBUSY: another living process writes it.
     fn create_part(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
-    /// Opens a part that another process has made, for writing. EOPNOTSUPP: a tree that one process writes.
+    /// Opens a part that another process has made, for writing. EOPNOTSUPP: the tree has one writing process only.
     fn open_part(&self, _path: &Path) -> io::Result<Self::File> {
         Err(io_error(Errno::OPNOTSUPP))
     }
-    /// Says that this process lives and needs a part that it has opened, as one that it has made. A hint.
+    /// Locks a part that this process has opened, like one that it has made: the lock says that the process lives. A hint.
     fn lock_part(&self, _file: &Self::File) {}
     /// The stripes of a part.
     fn stripe_of(&self, _part: &Self::File) -> StripeSize {
@@ -385,16 +384,15 @@ pub trait FileTree: Sync + Debug {
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Sets the size.
     fn set_size(&self, file: &Self::File, size: u64) -> io::Result<()>;
-    /// Has the system begin to write the file to storage, without waiting for it. A hint.
+    /// Starts to write the file to storage, without waiting for it. A hint.
     fn begin_sync(&self, file: &Self::File);
-    /// Returns when the file is on storage (fsync), and has the next read come from there if the
-    /// system allows.
+    /// Returns when the file is on storage (fsync). The next read comes from storage, if the system allows that.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Sets the permission bits of an open file (fchmod), whatever has its name meanwhile.
+    /// Sets the permission bits of an open file (fchmod), even if another file has its name meanwhile.
     fn set_mode(&self, file: &Self::File, mode: u32) -> io::Result<()>;
-    /// Gives an open file its group (fchown), as far as it is kept ([`KeptAttributes::gid`]) and this user may. Set-id
-    /// bits may go.
+    /// Gives an open file its group (fchown), if the group is kept ([`KeptAttributes::gid`]) and this user may do so. The
+    /// call may clear set-id bits.
     fn set_group(&self, _file: &Self::File, _gid: u32) -> io::Result<()> {
         Ok(())
     }
@@ -412,13 +410,13 @@ pub trait FileTree: Sync + Debug {
     fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
     /// Gives a file a further name.
     fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()>;
-    /// Renames a node. `replace`: over what has the new name; else EEXIST if something has it.
+    /// Renames a node. `replace`: a node with the new name is replaced; otherwise EEXIST.
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
-    /// Has two nodes exchange their names. EOPNOTSUPP, ENOSYS or EINVAL: the tree knows no such step.
+    /// Exchanges the names of two nodes. EOPNOTSUPP, ENOSYS or EINVAL: the tree has no such call.
     fn exchange(&self, _one: &Path, _other: &Path) -> io::Result<()> {
         Err(io_error(Errno::OPNOTSUPP))
     }
-    /// Removes a name that is not a directory's.
+    /// Removes a name of a node that is not a directory.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory; ENOTEMPTY or EEXIST if it is not.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;

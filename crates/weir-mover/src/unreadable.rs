@@ -1,8 +1,8 @@
-//! The bytes of a file that cannot be read, since the node that had them is lost, or its storage is broken: for the
-//! user who has to decide what to do without them.
+//! Finds the bytes of a file that cannot be read, since the node that had them is lost, or its storage is broken. The user
+//! needs the ranges to decide how to go on without them.
 //!
-//! Ranges are exact, except that readable bytes between two unreadable ones count as unreadable if they are less than
-//! [`STEP`].
+//! Ranges are exact, with one exception: fewer readable bytes than [`STEP`] between two unreadable ones count as
+//! unreadable.
 
 use std::fmt::Write;
 use std::io;
@@ -18,9 +18,10 @@ use crate::error::MoveError;
 use crate::stripe::IO_BYTES;
 use crate::tree::{failed_with, FileTree};
 
-/// The distance of the bytes that are tried behind one that cannot be read.
+/// The distance between the bytes that are tried after one that cannot be read.
 const STEP: u64 = 64 << 10;
-/// The time for a file, and for all of a stage: a read may take as long as it takes to find that a server is not there.
+/// The longest search in a file, and in all files of a stage: each read may take as long as it takes to detect that a
+/// server is gone.
 const FILE_TIME: Duration = Duration::from_secs(30);
 const STAGE_TIME: Duration = Duration::from_secs(300);
 /// The most ranges that a text names.
@@ -31,7 +32,7 @@ const MOST_NAMED: usize = 16;
 struct UnreadableRanges {
     /// In order, without overlaps.
     ranges: Vec<Range<u64>>,
-    /// The offset up to which these are all.
+    /// The offset up to which the list is complete.
     known_to: u64,
 }
 
@@ -50,8 +51,7 @@ impl Default for UnreadableSearch {
 }
 
 impl UnreadableSearch {
-    /// An error of a file in words; if the file could not be read for lack of its bytes, with the ranges that are
-    /// missing.
+    /// The text of an error of a file. If bytes of the file could not be read, the text names their ranges.
     pub(crate) fn describe<T: FileTree>(&self, tree: &T, path: &Path, error: &MoveError) -> String {
         let is_unreadable = matches!(error, MoveError::Io { step: "reading", path: of, source }
             if of == path && failed_with(source, Errno::IO));
@@ -87,14 +87,14 @@ fn describe_ranges(error: &MoveError, found: &UnreadableRanges, size: u64) -> St
     if found.known_to < size {
         let _ = write!(
             text,
-            "; what is behind byte {} was not tried",
+            "; the bytes behind byte {} were not tried",
             found.known_to
         );
     }
     text
 }
 
-/// Looks for the ranges of a file of this tree until then; returns its size, too.
+/// Looks for the ranges of a file until a point in time; also returns the size of the file.
 fn find_in_file<T: FileTree>(
     tree: &T,
     path: &Path,
@@ -114,15 +114,15 @@ fn find_in_file<T: FileTree>(
     };
     let next_data = |within: Range<u64>| match tree.next_data(&file, within.clone()) {
         Ok(data) => data.map_or(within.end, |data| data.start),
-        // It is not known where data is.
+        // The holes of the file are not known: try every byte.
         Err(_) => within.start,
     };
     let found = find_ranges(size, can_read, next_data, || Instant::now() < until)?;
     Ok((found, size))
 }
 
-/// Looks for the ranges of a file of this size. `can_read`: true if all bytes of a range can be read; `next_data`: where
-/// the next data in a range begins, or its end; `goes_on`: true while there is time.
+/// Looks for the ranges of a file of this size. `can_read`: true if all bytes of a range can be read. `next_data`: the
+/// beginning of the next data in a range, or its end. `goes_on`: true while there is time.
 fn find_ranges(
     size: u64,
     mut can_read: impl FnMut(Range<u64>) -> io::Result<bool>,
@@ -160,7 +160,7 @@ fn find_ranges(
     Ok(found)
 }
 
-/// The first number from `low` on of which something is true, as it is of all behind it and of `high`.
+/// The first number from `low` on for which `is_true` holds. It must hold for all later numbers, too, and for `high`.
 fn find_first(
     mut low: u64,
     mut high: u64,

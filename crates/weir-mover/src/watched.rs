@@ -1,5 +1,5 @@
-//! A tree whose calls are known while they are under way: a parallel file system (PFS) may hang, and its
-//! calls cannot be taken back. Its writes wait for a limit of their rate.
+//! A tree that keeps a record of the calls under way: a parallel file system (PFS) may hang, and its calls cannot be
+//! cancelled. Writes wait for a limit on their rate.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use crate::limit::RateLimit;
 use crate::stripe::StripeSize;
 use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
 
-/// The time after which a call counts as one that hangs. To have a large file on storage may take minutes.
+/// The time after which a call counts as hanging. To sync a large file may take minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The calls of a tree that have not returned.
@@ -39,7 +39,7 @@ struct PendingCall {
     began: Instant,
 }
 
-/// A call that takes long.
+/// A call that takes a long time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SlowCall {
     /// The step, as a participle: "writing".
@@ -76,7 +76,7 @@ impl CallWatch {
         result
     }
 
-    /// The calls that have been under way for longer than this, the oldest first.
+    /// The calls that have been under way for longer than `than`, the oldest first.
     pub fn slow_calls(&self, than: Duration) -> Vec<SlowCall> {
         let calls = self.calls();
         let pending = calls.pending.values();
@@ -89,14 +89,14 @@ impl CallWatch {
         .collect()
     }
 
-    /// True if a call for this path has been under way for longer than this.
+    /// True if a call for this path has been under way for longer than `than`.
     fn is_slow(&self, path: &Path, than: Duration) -> bool {
         let calls = self.calls();
         let mut pending = calls.pending.values();
         pending.any(|call| call.path == path && call.began.elapsed() > than)
     }
 
-    /// The time for which calls have been under way and none has returned; zero if there is none.
+    /// The time for which calls have been under way and none has returned; zero if none is under way.
     pub fn time_without_return(&self) -> Duration {
         let calls = self.calls();
         let oldest = calls.pending.values().next();
@@ -116,7 +116,7 @@ pub struct WatchedTree<T> {
     patience: Duration,
 }
 
-/// An open file of such a tree.
+/// An open file of a watched tree.
 #[derive(Debug)]
 pub struct WatchedFile<F> {
     file: F,
@@ -135,17 +135,17 @@ impl<T> WatchedTree<T> {
         }
     }
 
-    /// Sets the time after which a call counts as one that hangs.
+    /// Sets the time after which a call counts as hanging.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Has all files have stripes of this size; `None`: the file system is asked.
+    /// Sets the stripe size of all files; `None`: the file system is asked.
     pub fn set_stripe(&mut self, stripe: Option<StripeSize>) {
         self.stripe = stripe;
     }
 
-    /// The limit of its writes.
+    /// The limit on its writes.
     pub fn limit(&self) -> Arc<RateLimit> {
         Arc::clone(&self.limit)
     }

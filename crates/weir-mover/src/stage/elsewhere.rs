@@ -1,7 +1,7 @@
-//! The part of a stage that movers on other nodes do: lists of files, and pieces of large ones.
+//! The part of a stage that movers on other nodes do: they move lists of files, and copy pieces of large ones.
 //!
-//! A file that a mover could not move is tried here, and the reason that is told is that of this node. What a mover that
-//! is lost has taken waits in the queue again; it is counted when its answer is here.
+//! If a mover could not move a file, this process tries it, and reports its own error. The tasks of a lost mover wait in
+//! the queue again; the work of a mover is counted when its answer arrives.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::replaceable::Replaceable;
 use crate::sources::StagePair;
 use crate::tree::{holder_of_file, FileTree};
 
-/// How often it is looked for movers that have come.
+/// The interval between two checks for new movers.
 const LOOK: Duration = Duration::from_millis(20);
-/// The times that a file for which this node has no room comes back from others, for other reasons than theirs.
+/// The most returns of a file, for which this node has no room, beyond one for each other node without room.
 const MOST_RETURNS: usize = 8;
-/// The files after which a mover that could move none of them is not asked any more.
+/// A mover that could move none of this many files gets no more.
 const USELESS_FILES: usize = 16;
 
-/// The files that a mover was given so far.
+/// The results of a mover so far.
 #[derive(Default)]
 struct MoverRecord {
     moved: usize,
@@ -42,14 +42,14 @@ impl MoverRecord {
 }
 
 impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
-    /// Asks for help once there is enough to move.
+    /// Invites other nodes once there is enough to move.
     pub(super) fn invite_team(&self, files: u64, bytes: u64) {
         if let Some(team) = self.team {
             team.invite(files, bytes, |rank| self.expect(team, rank));
         }
     }
 
-    /// Keeps tasks for a mover that is to come: all if each node is to have its share of the files.
+    /// Keeps tasks for an expected mover: all of its tasks, if each node gets its share of the files.
     fn expect(&self, team: &StageTeam<'_>, rank: u16) {
         let kept = match team.placement() {
             FilePlacement::Held => KeptTasks::Last,
@@ -58,7 +58,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         self.queue.expect(rank, kept);
     }
 
-    /// True if another node may have room for a file, for which this one has none.
+    /// True if another node may have room for a file for which this one has none.
     pub(super) fn has_other_node(&self, file: &mut FoundFile) -> bool {
         let Some(team) = self
             .team
@@ -69,18 +69,18 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         self.queue.keep_to_own(self.rank);
         file.refusals += 1;
         let others = team.note_full(self.rank);
-        // One that has no room either is not among them the next time; one that is lost gives the file back.
+        // A node without room is not counted the next time; a lost one returns the file.
         others > 0 && file.refusals <= others + MOST_RETURNS
     }
 
-    /// Has another node move a file.
+    /// Gives a file to another node.
     pub(super) fn pass_on(&self, file: FoundFile) {
         let rank = self.place(self.rank, file.stat.size);
         let task = StageTask::Files(vec![file]);
         self.queue.add_first(std::iter::once((rank, task)));
     }
 
-    /// Gives a node no more files of others, since it has no room.
+    /// Notes that a node has no room: it gets no more files of other nodes.
     fn note_full(&self, rank: u16) {
         if let Some(team) = self.team {
             team.note_full(rank);
@@ -99,7 +99,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         }
     }
 
-    /// The rank whose node is to do a task of this number of bytes.
+    /// The rank whose node does a task of this number of bytes.
     pub(super) fn place(&self, holder: u16, bytes: u64) -> u16 {
         self.team
             .map_or(self.rank, |team| team.place(holder, bytes))
@@ -119,7 +119,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         team.place(holder.ok().flatten().unwrap_or(self.rank), bytes)
     }
 
-    /// Has the movers of a team work until all tasks are done.
+    /// Employs the movers of a team until all tasks are done.
     pub(super) fn work_elsewhere<'s>(&'s self, scope: &'s Scope<'s, '_>, team: &'s StageTeam<'_>) {
         let begin = |mover: Arc<dyn FileMover>| {
             self.queue.expect(mover.rank(), KeptTasks::Last);
@@ -157,7 +157,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
                         self.copy_piece_elsewhere(mover, whole, at, &mut buffer)
                     }
                     Some(StageTask::Files(file)) if tasks.is_empty() && is_large(&file) => {
-                        // Here it is begun and cut.
+                        // This process begins the file, and cuts it.
                         self.copy_files(file, &mut buffer);
                         return Ok(());
                     }
@@ -170,7 +170,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
                 let reason = match left.is_err() {
                     true if self.is_stopped() => "the stage was stopped",
                     true => "it was lost, and others do its work",
-                    false if record.is_useless() => "it could not move what others can",
+                    false if record.is_useless() => "it could not move files that others can move",
                     false => return Ok(()),
                 };
                 team.dismiss(mover.rank(), reason);
@@ -178,7 +178,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
             });
     }
 
-    /// Has a mover copy a piece. An error: it is lost, and the piece is left.
+    /// Gives a piece to a mover. An error has the piece: the mover is lost.
     fn copy_piece_elsewhere(
         &self,
         mover: &dyn FileMover,
@@ -218,7 +218,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         Ok(())
     }
 
-    /// Has a mover move files. An error: it is lost, and these are left.
+    /// Gives files to a mover. An error has the files: the mover is lost.
     fn move_list_elsewhere(
         &self,
         mover: &dyn FileMover,
@@ -256,7 +256,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         Ok(())
     }
 
-    /// Notes what a mover has moved. Returns the files that it has not.
+    /// Notes the files that a mover has moved. Returns those that it has not.
     fn note_moved_elsewhere(
         &self,
         rank: u16,
@@ -267,7 +267,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         for (file, result) in files.into_iter().zip(&moved.files) {
             let is_unknown = moved.stopped && !result.is_named;
             if is_unknown || result.failure.is_some() || !self.is_seen(&file) {
-                // Not counted again as one that is open.
+                // With this number of tries it is not counted again as open.
                 left.push(FoundFile {
                     tries: file.tries.max(2),
                     ..file
@@ -290,7 +290,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
         left
     }
 
-    /// True if this node sees the target of a file that another node has moved. An instance is one for all nodes.
+    /// True if this node sees the target of a file that another node has moved. All nodes see the same instance.
     fn is_seen(&self, file: &FoundFile) -> bool {
         let is_instance = self
             .team
@@ -308,7 +308,7 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
                 target: file.target.clone(),
             },
             replaces: Replaceable::Any,
-            // On the mover's node something else may have its path.
+            // On the mover's node another file may have this path.
             content: is_outside.then(|| ContentStamp::from(&file.stat)),
             likeness: LikenessBy::Times,
             is_ours: false,
@@ -326,7 +326,8 @@ impl<'t, S: FileTree, T: FileTree> StageRun<'_, 't, S, T> {
     }
 }
 
-/// The number of tasks, from the first one on, that are a list for a mover: a piece, a large file, or files.
+/// The number of tasks, from the first one on, for one list of a mover. A piece or a large file ends the list; 0: the first
+/// task is one.
 fn list_length<S: FileTree, T: FileTree>(tasks: &VecDeque<StageTask<'_, S, T>>) -> usize {
     let (mut files, mut bytes) = (0, 0);
     for (number, task) in tasks.iter().enumerate() {
@@ -345,7 +346,7 @@ fn list_length<S: FileTree, T: FileTree>(tasks: &VecDeque<StageTask<'_, S, T>>) 
     tasks.len()
 }
 
-/// True of a file that all nodes copy.
+/// True for a single file that all nodes copy.
 fn is_large(files: &[FoundFile]) -> bool {
     matches!(files, [file] if file.stat.size > LARGE_BYTES)
 }

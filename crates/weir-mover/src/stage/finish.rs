@@ -20,7 +20,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     /// Finishes links and directories, the deepest first.
     pub(super) fn finish(&self, walked: Walked) {
         if self.is_stopped() {
-            // The files that were moved are to be safe.
+            // The files that were moved must be safe.
             self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
             return;
         }
@@ -40,7 +40,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             return; // a link might lead to a file that was not copied
         }
         self.make_symlinks(&walked.symlinks);
-        // Before the modes, which may take this process the right to open them.
+        // Before the modes are set: they may take from this process the right to open the directories.
         self.sync_directories(&walked.changed.iter().collect::<Vec<_>>());
         for directory in walked.directories.iter().rev() {
             if let Err(error) = self.finish_directory(directory) {
@@ -56,14 +56,14 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     fn finish_directory(&self, directory: &FoundDirectory) -> Result<(), MoveError> {
         let (source, target) = (&directory.source, &directory.target);
         let kept = KeptAttributes::from(&directory.stat);
-        // Programs set those of a directory that covers one of the target there.
+        // Programs set the extended attributes of a covering directory on the target itself.
         if !directory.covers_target {
             let lost = keep_xattrs(self.from, self.to, source, target)?;
             self.summary().xattrs_not_kept += lost;
         }
         let set = self.to.set_attributes(target, NodeKind::Directory, &kept);
         match set {
-            // Its owner has changed them there.
+            // The directory there belongs to somebody else.
             Err(error) if directory.covers_target && failed_with(&error, Errno::PERM) => {
                 return Ok(());
             }
@@ -81,8 +81,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         sync_directories(self.to, directories, self.options.threads, &failed);
     }
 
-    /// Makes a further name of a file; false: it is to be a file of its own, since the first name is
-    /// not there, or the file system has no such links.
+    /// Makes a further name of a file; false: it must become a file of its own, since the first name is missing, or the
+    /// file system makes no such links.
     fn make_link(&self, link: &FurtherName) -> Result<bool, MoveError> {
         let Some(copied) = self.first_names().get(&link.first).copied() else {
             return Ok(false);
@@ -92,7 +92,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             self.caller.note_attempt(&link.target, copied);
         }
         match make_hard_link(self.to, &link.first, &link.target, &may_replace)? {
-            // Or somebody removed it.
+            // The file system makes no such link, or somebody removed the file.
             LinkOutcome::Refused | LinkOutcome::NoFile => Ok(false),
             LinkOutcome::There => Ok(true),
             LinkOutcome::Made => {
@@ -133,8 +133,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         }
     }
 
-    /// Makes a symbolic link, unless it leads to something that could not be moved: the old one may
-    /// lead to something whole.
+    /// Makes a symbolic link, unless it leads to a node that could not be moved: the old link may lead to a complete one.
     fn make_symlink(
         &self,
         link: &FoundSymlink,
@@ -157,7 +156,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
     }
 }
 
-/// Has the names of directories on storage, by so many threads.
+/// Syncs directories, with this number of threads.
 pub(crate) fn sync_directories<T: FileTree>(
     to: &T,
     directories: &[&PathBuf],

@@ -1,8 +1,8 @@
-//! Sources that others fill while they are moved.
+//! Sources that other programs fill while they are moved.
 //!
-//! A look walks the sources, and moves files that are as the look before saw them: one that is being written
-//! differs. What was moved, and has not changed since, costs no call of the target; a look that finds nothing
-//! new moves nothing. Names that the sources lose stay on the target.
+//! A look walks the sources, and moves the files that have not changed since the previous look: a file that is being
+//! written has changed. A file that was moved and has not changed since costs no call of the target. A look that finds
+//! nothing new begins no move. Names that the sources lose stay on the target.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub struct FollowedSources {
     begun: Instant,
     /// The last look.
     seen: FoundNodes,
-    /// The look before the last move.
+    /// The nodes that the look of the last move saw.
     moved: FoundNodes,
     /// Files that are on the target, by source.
     there: HashMap<PathBuf, ContentStamp>,
@@ -39,7 +39,7 @@ pub struct FollowedSources {
 }
 
 impl FollowedSources {
-    /// No look was taken. The filter is of paths of the source's tree.
+    /// The state before the first look. The filter takes paths of the source's tree.
     pub fn new(options: StageOptions, filter: PathFilter) -> FollowedSources {
         FollowedSources {
             options,
@@ -52,8 +52,8 @@ impl FollowedSources {
         }
     }
 
-    /// Looks at the sources, and moves the files that have not changed since the last look. Returns the failures
-    /// that the last move did not have.
+    /// Walks the sources, and moves the files that have not changed since the last look. Returns the failures that the last
+    /// move did not have.
     pub fn look<S: FileTree, T: FileTree>(
         &mut self,
         from: &S,
@@ -88,7 +88,7 @@ impl FollowedSources {
         self.add(moved, passed)
     }
 
-    /// Forgets the failures of the last move: the target has ended.
+    /// Forgets the failures of the last move, since the target has ended.
     pub fn forget_failures(&mut self) {
         self.total.failed.clear();
     }
@@ -105,7 +105,7 @@ impl FollowedSources {
         let mut open: Vec<PathBuf> = pairs.iter().map(|pair| plain(&pair.source)).collect();
         let mut found = FoundNodes::new();
         while let Some(path) = open.pop() {
-            // The move names a path that cannot be looked at.
+            // The move reports a path that cannot be examined.
             let Ok(Some(stat)) = from.look_up(&path) else {
                 continue;
             };
@@ -122,7 +122,7 @@ impl FollowedSources {
         found
     }
 
-    /// True if a file that is as before is not on the target, or a directory or a link is new.
+    /// True if an unchanged file is not on the target, or a directory or a link is new or changed.
     fn has_work(&self, before: &FoundNodes) -> bool {
         self.seen.iter().any(|(path, node)| match node.0 {
             NodeKind::File => {
@@ -132,7 +132,7 @@ impl FollowedSources {
         })
     }
 
-    /// Adds a move, of which so many files were not looked at.
+    /// Adds the result of a move. `passed`: the files that it left out.
     fn add(&mut self, moved: StageSummary, passed: u64) -> Vec<StageFailure> {
         let known = std::mem::take(&mut self.total.failed);
         let is_new = |failure: &&StageFailure| !known.contains(failure);
@@ -156,7 +156,7 @@ impl FollowedSources {
             bytes: total.bytes + moved.bytes,
             hard_links_not_kept: total.hard_links_not_kept + moved.hard_links_not_kept,
             xattrs_not_kept: total.xattrs_not_kept + moved.xattrs_not_kept,
-            // Each move counts all of the others.
+            // The other numbers count all nodes in each move: the last ones are right.
             ..moved
         };
         new
@@ -188,7 +188,7 @@ impl StageCaller for Look<'_> {
         let mut copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
         let is_settled = self.before.get(&source) == Some(&(NodeKind::File, stamp));
         if !is_settled || self.there.get(&source) == Some(&stamp) {
-            // Also one that changed while it was copied.
+            // This includes a file that changed while it was copied.
             copied.remove(&source);
             self.passed.fetch_add(1, Ordering::Relaxed);
             return true;

@@ -1,13 +1,12 @@
-//! Trees of files on their way: one thread walks the sources, several copy, on all nodes of an instance.
+//! Moves trees of files: one thread walks the sources, several copy, on all nodes of an instance.
 //!
-//! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a
-//! thread writes all of a batch before it waits for the first to be on storage, so that a journaling
-//! file system commits many at once. Further names of a file are made when it has its first, and symbolic
-//! links after all files: `latest` never leads to what is not there yet. Directories are synced when all
-//! that is in them is there, and then get their attributes.
+//! A large file is cut into pieces, which several threads copy. Small files are copied in batches: a thread writes all
+//! files of a batch before it syncs the first, so that a journaling file system commits many at once. A file gets further
+//! names after its first one, and symbolic links are made after all files: `latest` never leads to a missing file.
+//! Directories are synced when their content is complete, and then get their attributes.
 //!
-//! The process that was started finds all files and makes all names but those of files. Of the files it gives lists to
-//! movers on other nodes, and pieces of those that are large enough for several nodes ([`team`], `elsewhere`).
+//! The command's process finds all files, and makes all names except those of files. It gives lists of files to movers on
+//! other nodes, and pieces of files that are large enough for several nodes ([`team`], `elsewhere`).
 
 mod elsewhere;
 mod finish;
@@ -50,7 +49,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 const BATCH_FILES: usize = 32;
 /// The tasks that may wait.
 const WAITING_TASKS: usize = 256;
-/// The number of times that a file is copied which is written meanwhile.
+/// The number of tries to copy a file that programs write meanwhile.
 const TRIES: u32 = 3;
 
 /// The parameters of a stage.
@@ -62,7 +61,7 @@ pub struct StageOptions {
     pub threads: usize,
     /// Read everything back and compare.
     pub verify: bool,
-    /// Laminate files whose bytes other nodes see only then; else they are not moved.
+    /// Laminate files whose bytes other nodes see only after the lamination; if false, these are not moved.
     pub laminate: bool,
     /// Move nothing but files.
     pub files_only: bool,
@@ -70,7 +69,7 @@ pub struct StageOptions {
     pub closed_only: bool,
 }
 
-/// Moves trees of files. All that could be moved was, whatever failed.
+/// Moves trees of files. A failure does not stop the move of the other nodes.
 pub fn stage<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -81,7 +80,8 @@ pub fn stage<S: FileTree, T: FileTree>(
     stage_with(from, to, pairs, options, progress, &(), None)
 }
 
-/// The same, of the paths that a filter chooses: paths of the source's tree. `team`: other nodes help.
+/// The same for the paths that a filter takes, which are those of the source's tree. `team`: movers on other nodes that
+/// help.
 pub fn stage_chosen<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -96,37 +96,37 @@ pub fn stage_chosen<S: FileTree, T: FileTree>(
 
 /// The caller of a stage: the choice of paths, and the memory of earlier stages.
 pub(crate) trait StageCaller: Sync {
-    /// True if a node is to be moved, or if something in this directory may be.
+    /// True if a node is to be moved, or if this directory may have such nodes.
     fn takes(&self, _source: &Path, _kind: NodeKind) -> bool {
         true
     }
-    /// True if a source with these attributes is known to be on the target, which then is not looked at.
+    /// True if a source with these attributes is known to be on the target: then the target is not examined.
     fn is_known(&self, _source: &Path, _stat: &Stat) -> bool {
         false
     }
     /// Notes that a file is at its target.
     fn note_there(&self, _target: &Path) {}
-    /// True if what has the name of a target may be replaced, though it is not what the source is.
+    /// True if the node that has the name of a target may be replaced.
     fn may_replace(&self, _target: &Path, there: &Stat) -> bool {
         Replaceable::Any.allows(there)
     }
     /// Notes that a target is about to get its name, with the size and the time of its source.
     fn note_attempt(&self, _target: &Path, _source: &Stat) {}
-    /// Refuses to copy a source with these attributes, or to take it for what the target has.
+    /// Fails if a source with these attributes must not be copied, nor be taken for the target's node.
     fn check_content(&self, _source: &Path, _found: &Stat) -> Result<(), MoveError> {
         Ok(())
     }
-    /// How it is known if the target has a source already, unless all is to be verified.
+    /// The way to check if the target has a source already, unless everything is verified.
     fn likeness(&self, _source: &Path, _stat: &Stat) -> LikenessBy {
         LikenessBy::Times
     }
-    /// True if the caller has put there what a target has.
+    /// True if the caller has put the target's node there.
     fn has_made(&self, _source: &Path) -> bool {
         false
     }
-    /// Notes that a target is as the source was already.
+    /// Notes that a target was equal to its source already.
     fn note_found(&self, _target: &Path, _source: &Stat) {}
-    /// Notes that a target has its name from this stage. `copied`: the source, when it was copied.
+    /// Notes that this stage gave a target its name. `copied`: the source, as it was when it was copied.
     fn note_named(&self, _target: &Path, _copied: Option<&Stat>) {}
 }
 
@@ -140,8 +140,8 @@ impl StageCaller for PathFilter {
     }
 }
 
-/// A stage for a caller inside this crate. Files that a team moves are not noted by the caller, which has no say in
-/// what they replace.
+/// A stage for a caller inside this crate. For files that a team moves, the caller's `may_replace`, `likeness`, `has_made`
+/// and `check_content` do not count, and it is not told of attempts and names.
 pub(crate) fn stage_with<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
@@ -163,10 +163,10 @@ pub(crate) fn stage_with<S: FileTree, T: FileTree>(
     run.into_summary(begun)
 }
 
-/// Called with the target and the copy of each file that only lacks its name.
+/// A function that gets the target and the copy of each file that only lacks its name.
 pub(crate) type ReadySink<'r, 't, T> = dyn Fn(&Path, ReadyCopy<'t, T>) + Sync + 'r;
 
-/// A stage of files alone that gives none of them its name, and syncs no directory. Returns their further names, too.
+/// A stage of files only that names none of them, and syncs no directory. Also returns their further names.
 pub(crate) fn stage_unnamed<'t, S: FileTree, T: FileTree>(
     from: &'t S,
     to: &'t T,
@@ -185,7 +185,7 @@ pub(crate) fn stage_unnamed<'t, S: FileTree, T: FileTree>(
     (run.into_summary(begun), links)
 }
 
-/// The files of a batch, whose sources and targets may be open at the same time in each thread.
+/// The most files of a batch: in each thread the sources and targets of one batch are open at the same time.
 fn batch_files(threads: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let spared = limit.map_or(u64::MAX, |limit| limit / 2);
@@ -230,7 +230,7 @@ struct FoundDirectory {
     source: PathBuf,
     target: PathBuf,
     stat: Stat,
-    /// It covers one that the target has.
+    /// It covers a directory of the target.
     covers_target: bool,
 }
 
@@ -243,9 +243,9 @@ struct FoundFile {
     stat: Stat,
     /// It has further names.
     is_linked: bool,
-    /// Nothing has had the target's name so far.
+    /// No node had the target's name so far.
     is_new: bool,
-    /// The times that a node had no room for it.
+    /// The number of times that a node had no room for it.
     refusals: usize,
     /// The number of this try, from 1.
     tries: u32,
@@ -263,7 +263,7 @@ struct PiecewiseCopy<'t, S: FileTree, T: FileTree> {
     file: FoundFile,
     copy: FileCopy<'t, S, T>,
     failed: Mutex<Option<MoveError>>,
-    /// The bytes that movers of other nodes have copied.
+    /// The bytes that movers on other nodes have copied, by rank.
     elsewhere: Mutex<BTreeMap<u16, u64>>,
 }
 
@@ -282,7 +282,7 @@ impl<S: FileTree, T: FileTree> PiecewiseCopy<'_, S, T> {
         self.copy.stripe().round_up(PIECE_BYTES)
     }
 
-    /// The range of the piece that begins here.
+    /// The range of the piece that begins at this offset.
     fn piece(&self, at: u64) -> Range<u64> {
         at..(at + self.piece_bytes()).min(self.copy.size())
     }
@@ -295,7 +295,7 @@ struct StageRun<'r, 't, S: FileTree, T: FileTree> {
     caller: &'r dyn StageCaller,
     progress: &'r StageProgress,
     team: Option<&'r StageTeam<'r>>,
-    /// `None`: files get their names when they are copied.
+    /// Takes the copies without names; `None`: files get their names when they are copied.
     ready: Option<&'r ReadySink<'r, 't, T>>,
     /// The rank of the server beside this process.
     rank: u16,
@@ -303,7 +303,7 @@ struct StageRun<'r, 't, S: FileTree, T: FileTree> {
     batch_files: usize,
     unreadable: UnreadableSearch,
     queue: TaskQueue<StageTask<'t, S, T>>,
-    /// The targets of files with further names that are there.
+    /// The targets that have their names and will get further ones.
     first_names: Mutex<HashMap<PathBuf, Option<Stat>>>,
     summary: Mutex<StageSummary>,
 }
@@ -396,7 +396,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         }
     }
 
-    /// Copies a batch, then publishes it.
+    /// Copies the files of a batch, then publishes them.
     fn copy_files(&self, files: Vec<FoundFile>, buffer: &mut Vec<u8>) {
         let mut copied = Vec::with_capacity(files.len());
         for file in files {
@@ -428,7 +428,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         Ok(())
     }
 
-    /// Begins to copy a file; `None`: it is there already.
+    /// Begins to copy a file; `None`: the target has it already.
     fn begin_file(&self, file: &FoundFile) -> Result<Option<FileCopy<'t, S, T>>, MoveError> {
         let (source, target) = (&file.source, &file.target);
         if self.progress.begins_no_more() {
@@ -470,7 +470,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         }
     }
 
-    /// Refuses to replace what somebody else has put there.
+    /// Refuses to replace a node that somebody else has put there.
     fn check_replaceable(&self, target: &Path, there: Option<&Stat>) -> Result<(), MoveError> {
         let may_replace = |there: &Stat| self.caller.may_replace(target, there);
         check_replaceable(target, there, may_replace)
@@ -492,13 +492,12 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
                 self.summary().open += 1;
                 Ok(())
             }
-            // The node of a writer that does not answer may be lost: what can be read is moved.
+            // If the node of a writer does not answer, it may be lost: move the bytes that can be read.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// True if a file is there already, by its bytes if they are to be compared, or its time says too
-    /// little.
+    /// True if the target has a file already. Compares bytes if that is wanted, or if times leave a doubt.
     fn is_moved(&self, file: &FoundFile, stat: &Stat, there: &Stat) -> bool {
         let is_equal =
             || compare(self.from, self.to, &file.source, &file.target, stat.size).is_ok();
@@ -511,7 +510,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         }
     }
 
-    /// Gives a file that is there the attributes of its source that a program may have changed since.
+    /// Gives a file that the target has already the present attributes of its source.
     fn keep_attributes(
         &self,
         source: &Path,
@@ -522,7 +521,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         let is_own = || there.uid == rustix::process::geteuid().as_raw();
         let lost = match self.caller.has_made(source) {
             true => match_xattrs(self.from, self.to, source, target)?,
-            // Users may have given it others.
+            // Users may have given the target's node other attributes.
             false if is_own() => keep_xattrs(self.from, self.to, source, target)?,
             false => 0,
         };
@@ -535,14 +534,14 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         changed.map_err(MoveError::io("changing", target))
     }
 
-    /// Notes that a file of this size was there before.
+    /// Notes that the target had a file of this size before.
     fn is_unchanged(&self, file: &FoundFile, size: u64) {
         self.moved(size);
         self.is_there(file, None);
         self.summary().unchanged += 1;
     }
 
-    /// Notes that a file is there. `copied`: the source, if it was copied now.
+    /// Notes that the target has a file. `copied`: the source, if it was copied now.
     fn is_there(&self, file: &FoundFile, copied: Option<Stat>) {
         self.progress.files_done.fetch_add(1, Ordering::Relaxed);
         self.caller.note_there(&file.target);
@@ -567,7 +566,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
             (rank, StageTask::Piece(Arc::clone(&whole), at))
         };
         let tasks: Vec<_> = (0..pieces).map(task).collect();
-        // From here on the tasks alone hold it: the last one publishes it.
+        // From here on only the tasks hold it: the last one publishes it.
         drop(whole);
         self.queue.add_first(tasks.into_iter());
     }
@@ -608,7 +607,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         buffer: &mut Vec<u8>,
     ) {
         let (size, copied) = (copy.size(), *copy.copied());
-        // Opened since the copy began: it may have begun with a part of a version.
+        // A program may have opened the file before the copy began: then the copy may have a part of a version.
         let checked = match self.options.closed_only {
             true => self.check_written(&file),
             false => Ok(()),
@@ -635,7 +634,7 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
         }
     }
 
-    /// Notes bytes that were moved; false: the stage is to end.
+    /// Notes bytes that were moved; false: the stage must end.
     fn moved(&self, bytes: u64) -> bool {
         self.progress.bytes_done.fetch_add(bytes, Ordering::Relaxed);
         !self.is_stopped()
@@ -652,12 +651,12 @@ impl<'r, 't, S: FileTree, T: FileTree> StageRun<'r, 't, S, T> {
             MoveError::SourceChanged(_) if file.tries < TRIES => {
                 self.try_again(file);
             }
-            // Somebody else has put something there since its directory was made.
+            // Somebody else has put a node there since this stage made the directory.
             MoveError::TargetChanged(_) if file.is_new => {
                 file.is_new = false;
                 self.try_again(file);
             }
-            // `StageSummary::stopped` says so once.
+            // `StageSummary::stopped` reports it once.
             MoveError::Stopped => {}
             error if error.is_out_of_room() && self.has_other_node(&mut file) => {
                 self.pass_on(file);

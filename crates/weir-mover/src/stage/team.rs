@@ -1,7 +1,7 @@
 //! The movers on other nodes that help with a stage.
 //!
-//! They are started once there is enough to move, and come in their own time. Until then each has one task that nobody
-//! else takes, for a while: so a stage that the command's node could just about do alone is shared, too.
+//! They are started once there is enough to move, and connect later. Until then, for up to `ARRIVAL_TIME`, one task or more
+//! is kept for each: so other nodes get a share of a short stage, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,34 +10,35 @@ use std::time::{Duration, Instant};
 
 use crate::mover::FileMover;
 
-/// The files or the bytes from which on other nodes are asked for help.
+/// The number of files from which on other nodes are asked for help.
 const TEAM_FILES: u64 = 256;
-/// The bytes.
+/// The number of bytes from which on they are asked.
 const TEAM_BYTES: u64 = 16 << 20;
-/// How long a mover may take to come before others do what is kept for it.
+/// If a mover has not come after this time, others do the tasks that were kept for it.
 const ARRIVAL_TIME: Duration = Duration::from_secs(10);
 
-/// Which node moves a file.
+/// The rule for the node that moves a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilePlacement {
-    /// The one that has its bytes: the source is an instance.
+    /// The node that has its bytes: the source is an instance.
     Held,
-    /// Each node as many bytes as any other one: they stay where they are written, in an instance.
+    /// Each node moves about as many bytes as the others: the target is an instance, and bytes stay on the node that writes
+    /// them.
     Spread,
 }
 
-/// News of a mover that was to come.
+/// News of an expected mover.
 #[derive(Debug)]
 pub enum MoverNews {
-    /// It is here.
+    /// It has come.
     Arrived(Box<dyn FileMover>),
-    /// That of this rank does not help.
+    /// The mover of this rank does not help.
     Refused(u16),
 }
 
-/// Something that starts movers.
+/// A source of movers: it starts them on other nodes.
 pub trait MoverSource: Sync + Debug {
-    /// Has movers started on other nodes. Returns the ranks of their servers.
+    /// Starts movers on other nodes. Returns the ranks of their servers.
     fn invite(&self) -> Vec<u16>;
     /// The news since the last call.
     fn take_news(&self) -> Vec<MoverNews>;
@@ -57,10 +58,10 @@ pub struct StageTeam<'m> {
 #[derive(Debug)]
 struct TeamState {
     is_invited: bool,
-    /// The time until which others leave a task to it, by rank.
+    /// For each expected mover, by rank, the time until which tasks are kept for it.
     awaited: BTreeMap<u16, Instant>,
     movers: BTreeMap<u16, Arc<dyn FileMover>>,
-    /// The bytes of the tasks that each node with room has got, this one too.
+    /// The bytes of the tasks that each node with room has got, including this one.
     placed: BTreeMap<u16, u64>,
 }
 
@@ -72,7 +73,7 @@ pub(super) enum TeamChange {
 }
 
 impl<'m> StageTeam<'m> {
-    /// Nobody was asked to help yet. `rank`: of the server beside this process.
+    /// A team whose movers are not invited yet. `rank`: that of this node's server.
     pub fn new(rank: u16, placement: FilePlacement, source: &'m dyn MoverSource) -> StageTeam<'m> {
         StageTeam {
             rank,
@@ -99,8 +100,8 @@ impl<'m> StageTeam<'m> {
         self.placement
     }
 
-    /// Asks for help if there are so many files and bytes that it is worth it. Calls `expect` with each rank that is to
-    /// come, before there is news of it.
+    /// Invites movers if there are enough files or bytes. Calls `expect` with the rank of each invited mover, before there
+    /// is news of it.
     pub(super) fn invite(&self, files: u64, bytes: u64, expect: impl Fn(u16)) {
         if files < TEAM_FILES && bytes < TEAM_BYTES {
             return;
@@ -119,7 +120,7 @@ impl<'m> StageTeam<'m> {
         }
     }
 
-    /// The movers that are here, and the ranks of those that are to come.
+    /// The movers that have come, and the ranks of those that are expected.
     pub(super) fn members(&self) -> (Vec<Arc<dyn FileMover>>, Vec<u16>) {
         let state = self.state();
         let movers = state.movers.values().cloned().collect();
@@ -142,7 +143,7 @@ impl<'m> StageTeam<'m> {
                     let (rank, mover) = (mover.rank(), Arc::from(mover));
                     state.awaited.remove(&rank);
                     let most = state.placed.values().max().copied().unwrap_or(0);
-                    // One that has come late, too.
+                    // This includes a mover that has come late.
                     state.placed.entry(rank).or_insert(most);
                     state.movers.insert(rank, Arc::clone(&mover));
                     changes.push(TeamChange::Arrived(mover));
@@ -169,7 +170,7 @@ impl<'m> StageTeam<'m> {
         changes
     }
 
-    /// Has all movers end what they do. Returns the ranks of those that are not awaited any more.
+    /// Stops all movers. Returns the ranks of those that are not expected any more.
     pub(super) fn stop(&self) -> Vec<u16> {
         let mut state = self.state();
         state.movers.values().for_each(|mover| mover.stop());
@@ -192,7 +193,7 @@ impl<'m> StageTeam<'m> {
         state.placed.len()
     }
 
-    /// The rank whose node is to do a task of this number of bytes, most of which `holder` has.
+    /// The rank whose node does a task of this number of bytes, most of which `holder` has.
     pub(super) fn place(&self, holder: u16, bytes: u64) -> u16 {
         if self.placement == FilePlacement::Held {
             return holder;

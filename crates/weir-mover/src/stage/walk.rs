@@ -16,11 +16,11 @@ use crate::publish::{check_kind, is_part};
 use crate::sources::{name_of, StagePair};
 use crate::tree::{identity, kind_of, leads_to_directory, FileTree, KeptAttributes, NodeKind};
 
-/// A node that is still to be looked at.
+/// A node that is still to be visited.
 struct OpenNode {
     source: PathBuf,
     target: PathBuf,
-    /// Nothing has the target's name: this stage has made the directory.
+    /// No node has the target's name: this stage has made the directory.
     is_new: bool,
 }
 
@@ -29,14 +29,14 @@ struct OpenNode {
 enum EnteredDirectory {
     /// It was made, and gets the attributes of its source.
     Made,
-    /// It was there, and gets them.
+    /// It was there, and gets the attributes of its source.
     Found,
-    /// It was there, and keeps its own.
+    /// It was there, and keeps its own attributes.
     Left,
 }
 
 impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
-    /// Finds what is at and below a source.
+    /// Finds the nodes at and below a source.
     pub(super) fn walk(&self, pair: &StagePair, walked: &mut Walked) {
         let top = OpenNode {
             source: pair.source.clone(),
@@ -81,7 +81,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
             _ => Cover::Nothing,
         };
         let covers_target = cover != Cover::Nothing;
-        // The directory above the first one may have been created for it.
+        // The directory above the target's directory may have been created for this move.
         let above = target.ancestors().skip(1).take(if is_top { 2 } else { 1 });
         if !covers_target || is_top {
             walked.changed.extend(above.map(Path::to_owned));
@@ -112,7 +112,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
                     walked.changed.insert(target.to_owned());
                 }
                 let names = self.from.list(source);
-                // Without the dot of a source that stands for its contents: messages have these paths.
+                // Without the dot of a source that stands for its contents, since messages show these paths.
                 let dir: PathBuf = source.components().collect();
                 for name in names.map_err(MoveError::io("listing", source))? {
                     open.push(OpenNode {
@@ -137,8 +137,8 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         Ok(())
     }
 
-    /// The directory of the target that a directory covers. If only a lost server knows, it counts as covering one if the
-    /// target has it, which leaves that as it is.
+    /// The directory of the target that a directory covers. If only a lost server knows it, the directory counts as
+    /// covering one if the target has a directory there; so that one is left as it is.
     fn cover_of(&self, source: &Path, target: &Path) -> Result<Cover, MoveError> {
         let cover = self.from.cover_of(source);
         let cover = cover.map_err(MoveError::io("looking for", source))?;
@@ -155,11 +155,11 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         )
     }
 
-    /// Makes a directory, or takes the one that is there. That keeps its attributes if it was there for
-    /// the contents of a source (other than those of an elevated tree, whose mode is the job's to say), or a symbolic link
-    /// leads to it: where users put their data is theirs to say; or if its source covers it and the job has not changed the mode, which
-    /// somebody else may have done there meanwhile. It has the mode of its source at once, in case this
-    /// process dies, and until the end all rights for its owner, so that files can be created in it.
+    /// Makes a directory, or takes the one that is there. An existing directory keeps its attributes if it takes the
+    /// contents of a source without the source's name (except those of an elevated tree, whose mode the job sets), or if a
+    /// symbolic link leads to it: the user has chosen it. It also keeps them if its source covers it and the job has not
+    /// changed the mode, since somebody else may have changed the mode there. A new directory has the mode of its source at
+    /// once, in case this process dies. Until the end, its owner also has all rights, so that files can be created in it.
     fn enter(
         &self,
         node: &OpenNode,
@@ -191,7 +191,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
                 false => Ok(EnteredDirectory::Found),
             };
         };
-        // A link to nothing, or around in a circle, is in the way.
+        // A link that leads to nothing, or in a circle, is in the way.
         if kind_of(&found) == NodeKind::Symlink && leads_to_directory(self.to, target) {
             return Ok(EnteredDirectory::Left);
         }
@@ -243,7 +243,7 @@ impl<S: FileTree, T: FileTree> StageRun<'_, '_, S, T> {
         self.add_file(file, &mut walked.small);
     }
 
-    /// Queues a file; a small one waits in `small` for others.
+    /// Queues a file; a small one waits in `small` until its batch is full.
     pub(super) fn add_file(&self, file: FoundFile, small: &mut SmallFiles) {
         let size = file.stat.size;
         let files = self.progress.files_found.fetch_add(1, Ordering::Relaxed) + 1;

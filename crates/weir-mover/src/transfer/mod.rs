@@ -1,12 +1,12 @@
-//! Transfers: files that programs have moved, each by itself, while they go on (`weir.h`, `weir_transfer_start`).
+//! Transfers: the service moves single files for programs, which go on meanwhile (`weir.h`, `weir_transfer_start`).
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | this one | one file: copied, named, and if wanted removed at its source |
+//! | this one | the move of one file: its copy, its name, and if wanted the removal of its source |
 //! | `table` | the files of all transfers, their order, their state; cancelling them |
 //!
-//! Unlike a stage, a transfer knows no trees, compares nothing with what is there, and says of each file which
-//! error it met. What has the target's name is replaced in one step, as by rename(2).
+//! Unlike a stage, a transfer moves no trees, compares nothing with the target, and reports an errno for each file. The
+//! node that has the target's name is replaced in one step, as by rename(2).
 
 mod table;
 
@@ -25,27 +25,27 @@ use crate::side::MoveSide;
 use crate::tree::{io_error, kind_of, FileTree, NodeKind};
 pub use table::{TransferTable, TransferTask};
 
-/// The progress of one file, which the thread that moves it shows to others.
+/// The progress of one file, shared by the thread that moves it and others.
 #[derive(Debug, Default)]
 pub struct FileProgress {
     /// Bytes that were copied, holes included.
     pub bytes: AtomicU64,
     /// The size of the source, bytes.
     pub size: AtomicU64,
-    /// Set by others: the move is to end without a result.
+    /// Other threads may set it: the move must end without a result.
     pub stop: AtomicBool,
 }
 
 impl FileProgress {
-    /// Counts bytes; false: the move is to end.
+    /// Counts bytes; false: the move must end.
     fn count(&self, bytes: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         !self.stop.load(Ordering::Relaxed)
     }
 }
 
-/// Copies one file; the target has its name, and is on storage, when this returns. `removes_source`: then the source is
-/// removed, if nobody has written to it meanwhile. Nobody has it open for writing, or it is refused.
+/// Copies one file; when this returns, the target has its name and is synced. `removes_source`: afterwards the source is
+/// removed, if nobody has written to it meanwhile. A source that is open for writing, or not laminated, is refused.
 pub fn transfer_file<S: FileTree, T: FileTree>(
     from: &MoveSide<'_, S>,
     to: &MoveSide<'_, T>,
@@ -69,7 +69,7 @@ pub fn transfer_file<S: FileTree, T: FileTree>(
     copy.copy(0..copied.size, &mut Vec::new(), &|bytes| {
         progress.count(bytes)
     })?;
-    // Opened since the copy began: it may have begun with a part of a version.
+    // A program may have opened the file before the copy began: then the copy may have a part of a version.
     check_closed(from, source)?;
     if progress.stop.load(Ordering::Relaxed) {
         return Err(MoveError::Stopped);
@@ -82,7 +82,7 @@ pub fn transfer_file<S: FileTree, T: FileTree>(
     }
 }
 
-/// The source: a file, and no link to one.
+/// The source, which must be a regular file, not a symbolic link.
 fn find_source<S: FileTree>(from: &S, source: &Path) -> Result<Stat, MoveError> {
     let looking = || MoveError::io("looking for", source);
     let found = from.look_up(source).map_err(looking())?;
@@ -105,14 +105,14 @@ fn check_closed<S: FileTree>(from: &S, source: &Path) -> Result<(), MoveError> {
     }
 }
 
-/// Has the name on storage, too.
+/// Syncs the name.
 fn sync_name<T: FileTree>(to: &T, target: &Path) -> Result<(), MoveError> {
     let dir = target.parent().unwrap_or(target);
     to.sync_directory(dir)
         .map_err(MoveError::io("syncing", dir))
 }
 
-/// Removes a source that is as it was when it was copied.
+/// Removes a source that has not changed since it was copied.
 fn remove_source<S: FileTree>(from: &S, source: &Path, copied: &Stat) -> Result<(), MoveError> {
     let removing = || MoveError::io("removing", source);
     let now = from.look_up(source).map_err(removing())?;

@@ -1,8 +1,7 @@
-//! The transfers of a node: a queue of files, and the state of each for those who ask.
+//! The transfers of a node: a queue of files, and the state of each file for programs that ask.
 //!
-//! Files are moved in the order in which they were asked for, by as many threads as the service has. Transfers
-//! that have ended are kept for a while, oldest forgotten first: the program that began one may have
-//! ended, and another one may ask for the result.
+//! The threads of the service move files in the order of the requests. Transfers that have ended are kept for a while, and
+//! the oldest are forgotten first: the program that began one may have ended, and another one may ask for the result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -18,10 +17,10 @@ use super::FileProgress;
 
 /// The most files that may wait.
 const MOST_WAITING: usize = 1 << 20;
-/// The files of transfers that have ended, from which on the oldest transfers are forgotten.
+/// If ended transfers have more files than this, the oldest ones are forgotten.
 const MOST_KEPT: usize = 1 << 17;
 
-/// Transfers, of work of any kind.
+/// Transfers. `W` is the work for one file.
 #[derive(Debug)]
 pub struct TransferTable<W> {
     state: Mutex<TransferQueue<W>>,
@@ -36,9 +35,9 @@ struct TransferQueue<W> {
     transfers: BTreeMap<TransferId, QueuedTransfer>,
     /// The files that wait.
     waiting: VecDeque<TransferTask<W>>,
-    /// Those transfers that have ended, in the order of their ends.
+    /// The transfers that have ended, in the order of their ends.
     ended: VecDeque<TransferId>,
-    /// The files of these.
+    /// The number of files of these.
     ended_files: usize,
     next: TransferId,
 }
@@ -46,9 +45,9 @@ struct TransferQueue<W> {
 #[derive(Debug)]
 struct QueuedTransfer {
     files: Vec<TransferFile>,
-    /// The files that have not ended.
+    /// The number of files that have not ended.
     left: usize,
-    /// Somebody has asked since it ended.
+    /// A program has asked since it ended.
     is_heard: bool,
 }
 
@@ -67,7 +66,7 @@ struct TransferFile {
 pub struct TransferTask<W> {
     /// The work.
     pub work: W,
-    /// The place for its progress.
+    /// Its progress.
     pub progress: Arc<FileProgress>,
     id: TransferId,
     file: usize,
@@ -137,7 +136,8 @@ impl<W> TransferQueue<W> {
 }
 
 impl<W> TransferTable<W> {
-    /// Transfers get the numbers behind this one. `leaves_instance`: true for work that takes a file out of the instance.
+    /// Transfers get the numbers after `before_first`. `leaves_instance`: true for work that takes a file out of the
+    /// instance.
     pub fn new(before_first: TransferId, leaves_instance: fn(&W) -> bool) -> TransferTable<W> {
         TransferTable {
             leaves_instance,
@@ -156,7 +156,7 @@ impl<W> TransferTable<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a transfer of these files. EINVAL: none, or too many; EAGAIN: too many wait already.
+    /// Adds a transfer of these files. EINVAL: there are none, or too many; EAGAIN: too many files wait already.
     pub fn add(&self, files: Vec<W>) -> Result<TransferId, Errno> {
         if files.is_empty() || files.len() > MOST_FILES {
             return Err(Errno::INVAL);
@@ -194,7 +194,7 @@ impl<W> TransferTable<W> {
         Ok(id)
     }
 
-    /// The next file, which the caller is to move; waits for one.
+    /// The next file, which the caller must move; waits for one.
     pub fn next(&self) -> TransferTask<W> {
         let mut state = self.state();
         loop {
@@ -223,7 +223,7 @@ impl<W> TransferTable<W> {
         }
     }
 
-    /// Gives up the files that have no names yet. Those that are being copied end soon. ESRCH: no such transfer.
+    /// Cancels the files that have no names yet. Those that are being copied end soon. ESRCH: no such transfer.
     pub fn cancel(&self, id: TransferId) -> Result<(), Errno> {
         let mut state = self.state();
         let transfer = state.transfers.get_mut(&id).ok_or(Errno::SRCH)?;
@@ -246,7 +246,7 @@ impl<W> TransferTable<W> {
         Ok(())
     }
 
-    /// The state of a transfer, when it has ended or the time is over. ESRCH: no such transfer, or it ended long ago.
+    /// The state of a transfer. Waits until it has ended, or for this time. ESRCH: no such transfer, or it ended long ago.
     pub fn report(&self, id: TransferId, wait: Duration) -> Result<TransferReport, Errno> {
         let until = Instant::now() + wait;
         let mut state = self.state();
@@ -267,7 +267,7 @@ impl<W> TransferTable<W> {
 }
 
 impl<W> TransferTable<W> {
-    /// The work that is left, after some time or when there is none.
+    /// The work that is left. Waits until there is none, or for this time.
     pub fn find_unfinished(&self, wait: Duration) -> UnfinishedTransfers {
         let until = Instant::now() + wait;
         let mut state = self.state();
