@@ -147,20 +147,19 @@ impl ArrayLog {
             .find(|definitions| !definitions.variables.is_empty())
     }
 
-    /// The entries of all writers, in the order in which they were written.
+    /// The entries of all writers, in the order in which they were written. Those of one writer keep the order of its log, also if
+    /// its clock was set back between them.
     pub fn entries(&self) -> Vec<(&WriterLog, &LogEntry)> {
         let writers = self.writers.iter();
         let entries = writers.flat_map(|writer| {
-            writer
-                .contents
-                .entries
-                .iter()
-                .map(move |entry| (writer, entry))
+            let entries = &writer.contents.entries;
+            let stamps = rising(entries.iter().map(|entry| entry.stamp_ns));
+            stamps.zip(entries.iter().map(move |entry| (writer, entry)))
         });
         let mut entries: Vec<_> = entries.collect();
         // Stable: entries with the same stamp keep their order in the log of a writer.
-        entries.sort_by_key(|(_, entry)| entry.stamp_ns);
-        entries
+        entries.sort_by_key(|(stamp, _)| *stamp);
+        entries.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Removes the log, and the directory of all logs if this was the last one in it.
@@ -220,4 +219,22 @@ pub fn find_logs(
     }
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(found)
+}
+/// The stamps of a writer, each at least that of the entry before it.
+fn rising(stamps: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    stamps.scan(0, |last, stamp| {
+        *last = stamp.max(*last);
+        Some(*last)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_changes_no_order() {
+        let stamps: Vec<u64> = rising([5, 7, 3, 6, 9].into_iter()).collect();
+        assert_eq!(stamps, [5, 7, 7, 7, 9]);
+    }
 }

@@ -248,6 +248,7 @@ unsafe fn change_named(
     unsafe {
         let mut named = *arguments;
         let Some(beneath) = Beneath::find(connector, named.of.named.access) else {
+            hdf5.keep_errors(|| hdf5.drop_errors(errors));
             return FAILED;
         };
         named.of.named.access = beneath.list;

@@ -165,10 +165,10 @@ pub(crate) fn remove_part<T: FileTree>(to: &T, part: &Path) -> io::Result<()> {
 pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<()> {
     assert!(dir.file_name().is_some_and(is_part), "a hidden directory");
     let lock = dir.join(FILLING);
-    match to.create_part(&lock, PART_MODE) {
+    let filling = match to.create_part(&lock, PART_MODE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        made => drop(made?),
-    }
+        made => made?,
+    };
     let mut open = vec![dir.to_owned()];
     // A directory is removed after its content.
     while let Some(at) = open.last().cloned() {
@@ -176,18 +176,24 @@ pub(crate) fn remove_hidden_tree<T: FileTree>(to: &T, dir: &Path) -> io::Result<
         for name in to.list(&at)? {
             let path = at.join(name);
             match to.look_up(&path)?.map(|found| kind_of(&found)) {
+                _ if path == lock => {}
                 Some(NodeKind::Directory) => directories.push(path),
                 Some(_) => unless(to.remove(&path), ErrorKind::NotFound)?,
                 None => {}
             }
         }
         if directories.is_empty() {
-            unless(to.remove_directory(&at), ErrorKind::NotFound)?;
             open.pop();
+            if !open.is_empty() {
+                unless(to.remove_directory(&at), ErrorKind::NotFound)?;
+            }
         }
         open.append(&mut directories);
     }
-    Ok(())
+    // Other processes keep away until here. A file that is open may keep a name in its directory (NFS).
+    drop(filling);
+    unless(to.remove(&lock), ErrorKind::NotFound)?;
+    unless(to.remove_directory(dir), ErrorKind::NotFound)
 }
 
 /// Gives a part its name, unless somebody else has changed the node with this name, which was `replaced` when the move

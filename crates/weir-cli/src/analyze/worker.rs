@@ -138,13 +138,22 @@ impl AnalyzerState {
             }
             match self.slots.take_slot(HEARTBEAT) {
                 Some(slot) => break slot,
-                None => send(stream, &AnalyzerReply::Alive)?,
+                None => {
+                    if let Err(error) = send(stream, &AnalyzerReply::Alive) {
+                        // A drain that has ended may have sent its last order before.
+                        return match receive(reader, LINE_BYTES) {
+                            Ok(AnalysisOrder::Finished { unanalysed }) => Ok(Some(unanalysed)),
+                            _ => Err(error),
+                        };
+                    }
+                }
             }
         };
-        send(stream, &AnalyzerReply::Ready)?;
-        match receive(reader, LINE_BYTES)? {
+        match exchange(stream, reader, AnalyzerReply::Ready)? {
             AnalysisOrder::Begin => {}
-            _ => return Ok(None),
+            AnalysisOrder::Skip => return Ok(None),
+            AnalysisOrder::Finished { unanalysed } => return Ok(Some(unanalysed)),
+            order => return Err(io::Error::other(format!("an order out of turn: {order:?}"))),
         }
         let began = Instant::now();
         let mut told = began;
@@ -183,10 +192,19 @@ impl AnalyzerState {
             // The end of the connection tells the drain.
             return Err(io::ErrorKind::Interrupted.into());
         }
-        // A drain that has ended may have sent its last order before: read it even if the send failed.
-        let sent = send(stream, &AnalyzerReply::Ended { succeeded });
-        receive(reader, LINE_BYTES).map_err(|error| sent.err().unwrap_or(error))
+        exchange(stream, reader, AnalyzerReply::Ended { succeeded })
     }
+}
+
+/// Sends a reply to a drain and receives its next order, also if the send failed: a drain that has ended may have sent its last order
+/// before.
+fn exchange(
+    stream: &UnixStream,
+    reader: &mut BufReader<&UnixStream>,
+    reply: AnalyzerReply,
+) -> io::Result<AnalysisOrder> {
+    let sent = send(stream, &reply);
+    receive(reader, LINE_BYTES).map_err(|error| sent.err().unwrap_or(error))
 }
 
 #[cfg(test)]

@@ -98,7 +98,12 @@ impl AnalyzerService {
         let path = path.as_os_str().as_bytes().to_vec();
         send(stream, &AnalysisOrder::Analyze { path })?;
         // The analyzer may wait for another of its commands to end.
-        while receive_reply(reader)? == AnalyzerReply::Alive {}
+        while receive_reply(reader)? == AnalyzerReply::Alive {
+            if self.table.is_closed() {
+                self.release(stream, id)?;
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
         if !self.is_current(task) {
             send(stream, &AnalysisOrder::Skip)?;
             return Ok(TaskResult::Outdated);

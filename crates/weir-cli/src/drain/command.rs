@@ -268,7 +268,7 @@ fn judge(replies: &[DrainReply]) -> Result<(), Failure> {
     };
     if let Some(path) = reason_of(DrainVerdict::NoSuchPath) {
         return Err(Failure::Refused(format!(
-            "{path}: at the last look of the drain, it was not in the instance, or not to be moved"
+            "{path}: not in the instance, or not to be moved, when the drain looked last"
         )));
     }
     if let Some(reason) = reason_of(DrainVerdict::Failed) {

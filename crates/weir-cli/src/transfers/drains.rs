@@ -66,7 +66,11 @@ pub fn drain_first(
     };
     for drain in drains(run_dir)? {
         let mut reader = BufReader::new(&drain);
-        let mut reply = talk(&drain, &mut reader, &request).map_err(|error| errno_of(&error))?;
+        let mut reply = match talk(&drain, &mut reader, &request) {
+            Ok(reply) => reply,
+            Err(error) if has_ended(&error) => continue,
+            Err(error) => return Err(errno_of(&error)),
+        };
         loop {
             match reply.verdict {
                 Some(DrainVerdict::Elsewhere) => break,

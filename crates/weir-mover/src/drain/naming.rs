@@ -527,8 +527,8 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         let is_hidden = relocated.is_hidden();
         if is_hidden {
             let part = from.join(FILLING);
-            if let Some(lock) = relocated.lock.take() {
-                let locked = self.to.tree.stat(&lock);
+            if let Some(lock) = &relocated.lock {
+                let locked = self.to.tree.stat(lock);
                 if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
                     // Another process has taken the directory for a dead process's.
                     return Err(MoveError::Busy(target));
@@ -536,6 +536,7 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
             }
             let removed = unless(self.to.tree.remove(&part), ErrorKind::NotFound);
             removed.map_err(MoveError::io("removing", &part))?;
+            relocated.lock = None;
         }
         let was = self
             .to

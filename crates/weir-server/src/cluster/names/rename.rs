@@ -435,6 +435,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
         if let Some(target) = what.target {
             let ino = target.ino;
+            self.note_replaced(what.to.dir, what.to.name.clone(), ino);
             self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If another request has used the old name meanwhile, this fails, and the file keeps the names that it has
@@ -442,9 +443,6 @@ impl<S: NamesNeeds> InstanceNames<S> {
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
         self.note_removal(what.from.dir, what.from.name.clone(), ino);
-        if let Some(target) = what.target {
-            self.note_replaced(what.to.dir, what.to.name.clone(), target.ino);
-        }
         self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
