@@ -104,7 +104,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
         let removed = self.server.node(|node| node.remove_name(dir, &op.name));
         let removed = removed.map(|ino| {
-            self.note_removal(dir, op.name.clone(), ino);
+            self.note_removal(dir, &op.name, ino);
             self.server.note_new_names(ino);
         });
         Some(self.erase_before(removed))
@@ -169,9 +169,9 @@ impl<S: NamesNeeds> InstanceNames<S> {
             }
             return Ok(());
         }
-        self.note_removal(op.parent, op.name.clone(), file.ino);
+        self.note_removal(op.parent, &op.name, file.ino);
         if let Some(replaced) = other {
-            self.note_replaced(op.new_parent, op.new_name.clone(), replaced.ino);
+            self.note_replaced(op.new_parent, &op.new_name, replaced.ino);
             self.server.note_new_names(replaced.ino);
         }
         Ok(())

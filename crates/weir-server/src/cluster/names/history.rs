@@ -3,9 +3,9 @@
 //! removes a name from the target before it places a file there that was written after the removal.
 //!
 //! A rename is counted before any of its names changes, a removal when it is made. The counts are those of the server's
-//! process: a new process begins at 0, and a drain that compares positions takes that for a change. Once a drain has
-//! asked for the lost names, they are in the journal, too, so that a drain after a kill (`weir recover`) makes removals
-//! in their order. An instance that is never drained pays nothing for them.
+//! process: a new process begins at 0, and a drain that compares positions takes that for a change. The lost names are
+//! kept once a drain has asked for them, since a drain asks before it moves anything. They are in the journal, too, so that a
+//! drain after a kill (`weir recover`) makes removals in their order. An instance that is never drained pays nothing for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -74,8 +74,8 @@ pub(in crate::cluster) struct HistoryLog {
     /// The directories that were renamed.
     directories: RefCell<LastChanges<Ino>>,
     removals: RefCell<LastChanges<NameRemoval>>,
-    /// True once the removals are in the journal, too, since somebody has asked for them.
-    is_kept: Cell<bool>,
+    /// True once a drain has asked for the removals: from then on they are kept, here and in the journal.
+    is_followed: Cell<bool>,
 }
 
 impl Default for HistoryLog {
@@ -85,7 +85,7 @@ impl Default for HistoryLog {
             ended: Cell::new(0),
             directories: RefCell::new(LastChanges::keeping(MOST_DIRECTORIES)),
             removals: RefCell::new(LastChanges::keeping(MOST_LOST_NAMES)),
-            is_kept: Cell::new(false),
+            is_followed: Cell::new(false),
         }
     }
 }
@@ -118,7 +118,8 @@ impl HistoryLog {
 
     /// See [`NamesState::take_up_history`](super::NamesState::take_up_history).
     pub(super) fn take_up(&self, state: &mut journal::Cluster) {
-        self.is_kept.set(!state.lost.is_empty());
+        // A drain may have asked the process that was killed.
+        self.is_followed.set(true);
         for lost in std::mem::take(&mut state.lost) {
             self.note_removal(NameRemoval {
                 dir: lost.dir,
@@ -137,9 +138,6 @@ impl HistoryLog {
         most: usize,
         visit: Visit<'_>,
     ) -> Option<SnapshotPosition> {
-        if !self.is_kept.get() {
-            return None;
-        }
         let removals = self.removals.borrow();
         let mut left = removals.numbered_from(from.offset);
         for (_, removal) in left.by_ref().take(most) {
@@ -192,36 +190,33 @@ impl<S: NamesNeeds> InstanceNames<S> {
     /// See [`weir_core::proto::GetNameHistory`].
     pub(in crate::cluster) fn history_since(&self, known: HistoryPosition) -> NameHistory {
         let history = &self.state().history;
-        if !history.is_kept.replace(true) {
-            for removal in &history.removals.borrow().kept {
-                self.server.note(&lost_name(removal));
-            }
-        }
+        history.is_followed.set(true);
         history.since(known)
     }
 
     /// Notes that a file or link has lost a name, now.
-    pub(super) fn note_removal(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
+    pub(super) fn note_removal(&self, dir: Ino, name: &[u8], ino: Ino) {
         self.note_loss(dir, name, ino, false);
     }
 
     /// Notes that a file or link has lost a name to another one, now.
-    pub(super) fn note_replaced(&self, dir: Ino, name: Vec<u8>, ino: Ino) {
+    pub(super) fn note_replaced(&self, dir: Ino, name: &[u8], ino: Ino) {
         self.note_loss(dir, name, ino, true);
     }
 
-    fn note_loss(&self, dir: Ino, name: Vec<u8>, ino: Ino, is_replaced: bool) {
+    fn note_loss(&self, dir: Ino, name: &[u8], ino: Ino, is_replaced: bool) {
+        let history = &self.state().history;
+        if !history.is_followed.get() {
+            return;
+        }
         let removal = NameRemoval {
             dir,
-            name,
+            name: name.to_vec(),
             ino,
             removed_ns: self.server.peers().now_ns(),
             is_replaced,
         };
-        let history = &self.state().history;
-        if history.is_kept.get() {
-            self.server.note(&lost_name(&removal));
-        }
+        self.server.note(&lost_name(&removal));
         history.note_removal(removal);
     }
 }

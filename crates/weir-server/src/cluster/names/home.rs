@@ -149,7 +149,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         if child.ino.rank() == self.server.rank() {
             self.server
                 .node(|node| node.remove_name(op.dir, &op.name))?;
-            self.note_removal(op.dir, op.name, child.ino);
+            self.note_removal(op.dir, &op.name, child.ino);
             return Ok(self.link_gone(child.ino, from).await);
         }
         // Links are counted before there is a name and until there is none, so that a named inode
@@ -157,7 +157,7 @@ impl<S: NamesNeeds> InstanceNames<S> {
         self.server
             .node(|node| node.names().withdraw(op.dir, &op.name))?;
         let ino = child.ino;
-        self.note_removal(op.dir, op.name, ino);
+        self.note_removal(op.dir, &op.name, ino);
         self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(None)
     }

@@ -435,14 +435,14 @@ impl<S: NamesNeeds> InstanceNames<S> {
         }
         if let Some(target) = what.target {
             let ino = target.ino;
-            self.note_replaced(what.to.dir, what.to.name.clone(), ino);
+            self.note_replaced(what.to.dir, &what.to.name, ino);
             self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If another request has used the old name meanwhile, this fails, and the file keeps the names that it has
         // then.
         let was = Some(what.source);
         self.assign(what, what.from, was, None).await?;
-        self.note_removal(what.from.dir, what.from.name.clone(), ino);
+        self.note_removal(what.from.dir, &what.from.name, ino);
         self.server.peers().owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }

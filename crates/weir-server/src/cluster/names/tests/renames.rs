@@ -61,6 +61,10 @@ fn a_file_has_one_name_and_one_link_after_a_rename_by_any_server() {
             let new = world.name_at(ROOT, to, 1);
             let file = world.create(leader, (ROOT, &old)).unwrap();
             let replaced = world.create(leader, (ROOT, &new)).unwrap();
+            let known = world
+                .names(leader)
+                .history_since(HistoryPosition::default())
+                .position;
             let renamed = world.rename(leader, (ROOT, &old), (ROOT, &new), 0);
             assert_eq!(renamed, Ok(()));
             let entries = world.entries_of(&[ROOT]);
@@ -68,9 +72,7 @@ fn a_file_has_one_name_and_one_link_after_a_rename_by_any_server() {
             assert_eq!(entries, [((ROOT, new.clone(), to), file)]);
             assert_eq!(world.nlink(file), 1);
             assert_eq!(world.servers[usize::from(to)].ended(), [replaced]);
-            let history = world
-                .names(leader)
-                .history_since(HistoryPosition::default());
+            let history = world.names(leader).history_since(known);
             let lost: Vec<_> = history.removals.iter().map(|lost| lost.ino).collect();
             assert_eq!(lost, [replaced, file], "the names that they had");
             world.check_no_rename(&[ROOT]);
