@@ -99,13 +99,18 @@ fn text(report: &Report, drained: Option<&DrainedFiles<'_>>) -> String {
             }
             None => "left behind and gone with the instance".to_owned(),
         };
-        let _ = writeln!(
-            out,
-            "weir: {fate}: {} files, {} directories, {}",
-            report.files,
-            report.directories,
-            bytes(held)
-        );
+        let _ = match drained {
+            // The counts have the instance's own notes about names of the parallel file system, too.
+            Some(DrainedFiles::Elevated) if held == 0 => Ok(()),
+            Some(DrainedFiles::Elevated) => writeln!(out, "weir: {fate}: {}", bytes(held)),
+            _ => writeln!(
+                out,
+                "weir: {fate}: {} files, {} directories, {}",
+                report.files,
+                report.directories,
+                bytes(held)
+            ),
+        };
     }
     out.push_str(&refusals(report));
     for finding in &report.findings {
@@ -416,6 +421,12 @@ mod tests {
         );
         report.counters.push(("room_wait_us".into(), 1_500_000));
         report.files = 2;
+        let elevated = Some(DrainedFiles::Elevated);
+        let safe = super::text(&report, elevated.as_ref());
+        assert!(
+            safe.ends_with("else gone with the instance: 1.00 MiB\n"),
+            "{safe}"
+        );
         report.refused = vec![("xattr".into(), 4)];
         let text = text(&report, None);
         assert!(
