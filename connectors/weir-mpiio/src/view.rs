@@ -16,8 +16,8 @@ use crate::files::ViewShape;
 const SIEVED_SPACING: u64 = 2048;
 /// `MPI_ORDER_FORTRAN`, of MPICH and of Open MPI.
 const FORTRAN_ORDER: [u64; 2] = [57, 1];
-/// The deepest nesting of derived datatypes that is looked through.
-const MAX_DEPTH: usize = 32;
+/// The most derived datatypes within one that are looked at: one may have itself twice in each of many levels.
+const MOST_DATATYPES: u32 = 1000;
 
 type TypeSize = unsafe extern "C" fn(MpiHandle, *mut Count) -> c_int;
 type TypeExtent = unsafe extern "C" fn(MpiHandle, *mut Count, *mut Count) -> c_int;
@@ -45,14 +45,17 @@ pub unsafe fn read_shape(mpi: &Mpi, filetype: MpiHandle) -> ViewShape {
         // MPI refuses it.
         return ViewShape::Sparse;
     }
+    let mut left = MOST_DATATYPES;
     // SAFETY: the datatype is valid, by the caller.
-    let shape = unsafe {
-        let made = reader.made.read(filetype);
-        made.and_then(|made| Some((reader.pieces_of(&made, 0)?, reader.extents_of(filetype)?)))
+    let are_close = unsafe {
+        reader.made.read(filetype).and_then(|made| {
+            let pieces = reader.pieces_of(&made, &mut left)?;
+            Some(reader.extents_of(filetype)?.are_close(pieces))
+        })
     };
-    match shape.is_some_and(|(pieces, extents)| extents.are_close(pieces)) {
-        true => ViewShape::Dense,
-        false => ViewShape::Sparse,
+    match are_close {
+        Some(true) => ViewShape::Dense,
+        Some(false) | None => ViewShape::Sparse,
     }
 }
 
@@ -123,11 +126,11 @@ impl ShapeReader {
     /// # Safety
     ///
     /// A valid datatype.
-    unsafe fn pieces_in_row(&self, datatype: MpiHandle, depth: usize) -> Option<u64> {
+    unsafe fn pieces_in_row(&self, datatype: MpiHandle, left: &mut u32) -> Option<u64> {
         // SAFETY: the datatype is valid, by the caller.
         unsafe {
             let pieces = match self.made.read(datatype) {
-                Some(made) => self.pieces_of(&made, depth)?,
+                Some(made) => self.pieces_of(&made, left)?,
                 None => 1,
             };
             let is_whole = pieces == 1 && !self.extents_of(datatype)?.has_gaps();
@@ -140,10 +143,8 @@ impl ShapeReader {
     /// # Safety
     ///
     /// The construction of a valid datatype.
-    unsafe fn pieces_of(&self, made: &Construction<'_>, depth: usize) -> Option<u64> {
-        if depth == MAX_DEPTH {
-            return None;
-        }
+    unsafe fn pieces_of(&self, made: &Construction<'_>, left: &mut u32) -> Option<u64> {
+        *left = left.checked_sub(1)?;
         let numbers = made.integers.iter();
         let numbers: Vec<u64> = numbers
             .map(|number| u64::try_from(*number).ok())
@@ -152,11 +153,11 @@ impl ShapeReader {
         let mut in_row = made
             .datatypes
             .iter()
-            .map(|inner| unsafe { self.pieces_in_row(*inner, depth + 1) });
+            .map(|inner| unsafe { self.pieces_in_row(*inner, left) });
         if made.combiner == Combiner::Struct {
             let blocks = numbers.get(1..)?.iter().zip(in_row);
-            let pieces = blocks.map(|(len, in_row)| Some(pieces_of_block(*len, in_row?)));
-            return pieces.sum();
+            let mut pieces = blocks.map(|(len, in_row)| Some(pieces_of_block(*len, in_row?)));
+            return pieces.try_fold(0_u64, |sum, pieces| Some(sum.saturating_add(pieces?)));
         }
         let in_row = in_row.next()??;
         pieces_of_blocks(made.combiner, &numbers, in_row)

@@ -196,6 +196,17 @@ static void check_views(const char *path, int on_weir)
 	read_by(file, view, "a part of an array", usual, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_FORTRAN, MPI_DOUBLE, &view));
 	read_by(file, view, "a part of a Fortran array", usual, MPI_INFO_NULL, read);
+	/* Twice itself in each of 12 levels. */
+	MPI(MPI_Type_dup(MPI_CHAR, &view));
+	for (int i = 0; i < 12; i++) {
+		MPI_Datatype twice[] = {view, view};
+		int one[] = {1, 1};
+		MPI_Aint at[] = {0, 16 << i};
+		MPI(MPI_Type_create_struct(2, one, at, twice, &inner));
+		MPI(MPI_Type_free(&view));
+		view = inner;
+	}
+	read_by(file, view, "nested", ours, MPI_INFO_NULL, read);
 	sizes[1] = 5000;
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_C, MPI_CHAR, &view));
 	read_by(file, view, "a part of long rows", ours, MPI_INFO_NULL, read);
