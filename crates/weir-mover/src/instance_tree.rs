@@ -346,9 +346,17 @@ impl FileTree for InstanceTree {
         let mut told = known.clone();
         told.resize(servers.into(), HistoryPosition::default());
         let mut found = TreeHistory::default();
+        let mut missing = None;
+        // All servers are asked, also behind one that does not answer: from then on they keep the names that files lose.
         for (rank, known) in (0..servers).zip(&mut told) {
             loop {
-                let history = self.tree.name_history(rank, *known).io()?;
+                let history = match self.tree.name_history(rank, *known).io() {
+                    Ok(history) => history,
+                    Err(error) => {
+                        missing = Some(error);
+                        break;
+                    }
+                };
                 *known = history.position;
                 found.is_cut |= history.is_cut;
                 let directories = history.directories.iter();
@@ -366,6 +374,9 @@ impl FileTree for InstanceTree {
                     break;
                 }
             }
+        }
+        if let Some(error) = missing {
+            return Err(error);
         }
         *known = told;
         Ok(found)

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use weir_client::process::mounted::{Cover, Whiteout, WriteState};
-use weir_client::types::Stat;
+use weir_client::process::mounted::{Cover, HistoryPosition, Whiteout, WriteState};
+use weir_client::types::{Stat, Time};
 
 use crate::limit::RateLimit;
 use crate::stripe::StripeSize;
-use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind};
+use crate::tree::{EvictionTable, FileTree, KeptAttributes, NodeKind, TreeHistory};
 
 /// The time after which a call counts as hanging. To sync a large file may take minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -206,6 +206,23 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         let call = || self.tree.whiteouts();
         self.watch
             .watch("listing removed names of", Path::new("/"), call)
+    }
+    fn now(&self) -> Duration {
+        self.tree.now()
+    }
+    fn removed_at(&self, whiteout: &Whiteout) -> io::Result<Option<Time>> {
+        let call = || self.tree.removed_at(whiteout);
+        self.watch
+            .watch("looking for a name of", Path::new("/"), call)
+    }
+    fn holder_of(&self, path: &Path, range: Range<u64>) -> io::Result<Option<u16>> {
+        let call = || self.tree.holder_of(path, range);
+        self.watch.watch("looking for", path, call)
+    }
+    fn name_history(&self, known: &mut Vec<HistoryPosition>) -> io::Result<TreeHistory> {
+        let call = || self.tree.name_history(known);
+        self.watch
+            .watch("asking for changed names of", Path::new("/"), call)
     }
     fn forget(&self, whiteout: &Whiteout) -> io::Result<()> {
         let call = || self.tree.forget(whiteout);

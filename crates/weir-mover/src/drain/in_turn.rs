@@ -429,7 +429,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             let lost = losses.get(path).map(|loss| loss.first);
             // An earlier drain may have made a link with this name, and programs may have changed it any number of times
             // since.
-            let first = match is_continued {
+            let first = match is_continued && self.target.ownership.has_marks(path) {
                 true => LONG_AGO,
                 false => node.version.ctime,
             };

@@ -54,15 +54,17 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
     /// servers know the time of the loss: so these names are removed in turn with the files of this drain. Nodes that
     /// cannot be examined are left for the end. Called only after the programs have ended: while they run, a walk may miss
     /// files from before a removal.
-    pub(super) fn adopt_lost(&mut self, now: &TreeSnapshot) {
+    ///
+    /// `is_first`: no walk after the programs' end has done it, so losses that earlier walks of this drain were told count, too.
+    pub(super) fn adopt_lost(&mut self, now: &TreeSnapshot, is_first: bool) {
         if !self.target.ownership.is_continued() || self.target.ownership.keeps_all {
             return;
         }
-        if now.walk == 1 {
+        if is_first {
             self.adopt_links(now);
         }
         let removals = &self.history.removals;
-        let losses = removals.new_losses_of_others(&self.target.moved, now);
+        let losses = removals.losses_of_others(&self.target.moved, now, is_first);
         for (path, losses) in losses {
             if !self.target.ownership.has_marks(&path) {
                 continue;
@@ -99,7 +101,8 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             .filter(|(path, node)| {
                 let at_target = self.at_target(path);
                 let content = || self.to.tree.read_link(&at_target);
-                self.target.ownership.has_marks(path)
+                !self.target.moved.contains(path)
+                    && self.target.ownership.has_marks(path)
                     && content().is_ok_and(|content| content == node.content)
             })
             .collect();

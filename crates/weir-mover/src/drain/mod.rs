@@ -264,6 +264,8 @@ pub struct Drain<'t, S: FileTree, T: FileTree> {
     held_files: HeldFiles,
     /// The programs have ended.
     is_finishing: bool,
+    /// A walk since then has adopted what earlier drains have placed under lost names.
+    has_adopted_lost: bool,
 }
 
 impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
@@ -289,6 +291,7 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
             events: None,
             held_files: HeldFiles::default(),
             is_finishing: false,
+            has_adopted_lost: false,
         }
     }
 
@@ -357,7 +360,8 @@ impl<'t, S: FileTree, T: FileTree> Drain<'t, S, T> {
         self.prefetched
             .adopt(&snapshot, &self.to, &mut self.target.moved);
         if self.is_finishing {
-            self.adopt_lost(&snapshot);
+            let is_first = !std::mem::replace(&mut self.has_adopted_lost, true);
+            self.adopt_lost(&snapshot, is_first);
         }
         let mut round = RoundState {
             settled,

@@ -29,7 +29,7 @@ use super::target_view::TargetView;
 use super::{Drain, PendingState};
 use crate::error::MoveError;
 use crate::publish::{destination, is_at_above_or_below, is_part, part_of, remove_part, FILLING};
-use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind};
+use crate::tree::{failed_with_any, identity, kind_of, unless, FileTree, NodeKind, PART_MODE};
 
 /// The rounds after which a directory does not wait any more for files that programs have removed meanwhile.
 const PATIENT_ROUNDS: u32 = 4;
@@ -527,12 +527,21 @@ impl<T: FileTree> TargetEditor<'_, '_, T> {
         let is_hidden = relocated.is_hidden();
         if is_hidden {
             let part = from.join(FILLING);
-            if let Some(lock) = &relocated.lock {
-                let locked = self.to.tree.stat(lock);
-                if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
-                    // Another process has taken the directory for a dead process's.
-                    return Err(MoveError::Busy(target));
-                }
+            // An earlier try may have given the lock back.
+            let lock = match relocated.lock.take() {
+                Some(lock) => lock,
+                None => match self.to.tree.create_part(&part, PART_MODE) {
+                    Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                        return Err(MoveError::Busy(target));
+                    }
+                    made => made.map_err(MoveError::io("creating", &part))?,
+                },
+            };
+            let lock = &*relocated.lock.insert(lock);
+            let locked = self.to.tree.stat(lock);
+            if locked.map_err(MoveError::io("looking for", &part))?.nlink == 0 {
+                // Another process has taken the directory for a dead process's.
+                return Err(MoveError::Busy(target));
             }
             let removed = unless(self.to.tree.remove(&part), ErrorKind::NotFound);
             removed.map_err(MoveError::io("removing", &part))?;

@@ -111,13 +111,16 @@ impl RemovalHistory {
         losses.collect()
     }
 
-    /// The losses reported to this walk, of names that this drain has not moved: by path, in the order of their times.
-    pub fn new_losses_of_others(
+    /// The losses of names that this drain has not moved: by path, in the order of their times. Those that were told to this walk, or
+    /// `with_earlier` ones.
+    pub fn losses_of_others(
         &self,
         moved: &MovedNodes,
         now: &TreeSnapshot,
+        with_earlier: bool,
     ) -> HashMap<PathBuf, Vec<LostName>> {
-        let new = self.told.iter().filter(|(_, walk)| *walk == now.walk);
+        let told = self.told.iter();
+        let new = told.filter(|(_, walk)| with_earlier || *walk == now.walk);
         let new: Vec<&LostName> = new.map(|(lost, _)| lost).collect();
         let mut by_path: HashMap<PathBuf, Vec<LostName>> = HashMap::new();
         if new.is_empty() {

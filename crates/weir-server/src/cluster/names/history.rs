@@ -3,9 +3,10 @@
 //! removes a name from the target before it places a file there that was written after the removal.
 //!
 //! A rename is counted before any of its names changes, a removal when it is made. The counts are those of the server's
-//! process: a new process begins at 0, and a drain that compares positions takes that for a change. The lost names are
+//! process: a new process counts from its start, and a drain that compares positions takes that for a change. The lost names are
 //! kept once a drain has asked for them, since a drain asks before it moves anything. They are in the journal, too, so that a
-//! drain after a kill (`weir recover`) makes removals in their order. An instance that is never drained pays nothing for them.
+//! drain after a kill (`weir recover`) makes removals in their order. An instance that is never drained pays nothing for them,
+//! until a server of it was killed and came back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
