@@ -44,7 +44,7 @@ pub struct ChangedCalls {
     pub reads: bool,
     /// True in atomic mode, in which no calls are changed.
     is_atomic: bool,
-    view: ViewShape,
+    pub view: ViewShape,
     /// For each of ROMIO's hints: true if this library sets it.
     hints: [bool; ROMIO.len()],
 }
@@ -58,7 +58,7 @@ struct ChangedFile {
 
 /// The collective calls that a file has seen.
 #[derive(Debug)]
-struct CallOrder {
+pub struct CallOrder {
     /// A copy of the file's communicator; `None`: MPI had none for us, or this process is alone.
     comm: Option<Communicator>,
     /// The direction of the last call.
@@ -66,6 +66,15 @@ struct CallOrder {
 }
 
 impl CallOrder {
+    /// Of each answer, if all processes give it. All of them call this.
+    fn all_agree<const N: usize>(&self, mine: [bool; N]) -> [bool; N] {
+        let Some(comm) = &self.comm else {
+            return mine;
+        };
+        let all = comm.highest(mine.map(|agrees| i64::from(!agrees)));
+        all.map_or([false; N], |all| all.map(|dissents| dissents == 0))
+    }
+
     /// Begins a call. All processes of the file call this.
     fn begin_call(&self, direction: Direction) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,22 +132,41 @@ impl ChangedCalls {
         }
     }
 
-    /// Excludes the hints that the user sets.
+    /// Excludes the hints that the user sets. A value that is one of `given`, which this file got from us, may come from
+    /// MPI_File_get_info(3).
     ///
     /// # Safety
     ///
     /// A valid info object, or `MPI_INFO_NULL`.
-    pub unsafe fn keep_hints(&mut self, mpi: &Mpi, info: MpiHandle) {
+    pub unsafe fn keep_hints(&mut self, mpi: &Mpi, info: MpiHandle, given: &[Hint]) {
         for ((name, _), is_own) in ROMIO.iter().zip(&mut self.hints) {
             // SAFETY: the info object is valid or null, by the caller.
-            *is_own &= unsafe { mpi.hint(info, name).is_none() };
+            let value = unsafe { mpi.hint(info, name) };
+            let is_given = |value: &CStr| given.contains(&(*name, value));
+            *is_own &= value.is_none_or(|value| is_given(&value));
         }
+    }
+
+    /// Heeds the hints that the user gives an open file with these calls. All its processes call this.
+    ///
+    /// # Safety
+    ///
+    /// A valid info object, or `MPI_INFO_NULL`.
+    pub unsafe fn heed_hints(&mut self, mpi: &Mpi, info: MpiHandle, order: &CallOrder) {
+        // SAFETY: the info object is valid or null, by the caller.
+        let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
+        let [writes, reads] = order.all_agree([wanted.writes, wanted.reads]);
+        let given = self.hints();
+        self.writes &= writes;
+        self.reads &= reads;
+        // SAFETY: as above.
+        unsafe { self.keep_hints(mpi, info, &given) };
     }
 
     /// ROMIO's hints for the file.
     pub fn hints(self) -> Vec<Hint> {
         self.hints_with(|direction| match direction {
-            _ if self.is_atomic => USUAL,
+            _ if self.is_atomic || !self.has(direction) => USUAL,
             Direction::Read if self.view == ViewShape::Dense => USUAL,
             _ => c"disable",
         })
@@ -179,76 +207,44 @@ pub fn forget(file: MpiHandle) {
     }
 }
 
-/// Changes the calls of a file. Returns the new and the old ones; `None`: the file is not noted.
-fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<[ChangedCalls; 2]> {
+/// The calls of a file, and their order; `None`: none of them were changed.
+pub fn find(file: MpiHandle) -> Option<(ChangedCalls, Arc<CallOrder>)> {
+    let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
+    let file = files.as_ref()?.get(&file)?;
+    Some((file.calls, Arc::clone(&file.order)))
+}
+
+/// Changes the calls of a file, if it is noted. Returns them.
+fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<ChangedCalls> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let calls = &mut files.as_mut()?.get_mut(&file)?.calls;
-    let old = *calls;
     change(calls);
-    Some([*calls, old])
+    Some(*calls)
+}
+
+/// Gives a file these calls. Its mode stays: another thread may have changed that meanwhile.
+pub fn update(file: MpiHandle, calls: ChangedCalls) {
+    change(file, |noted| {
+        let is_atomic = noted.is_atomic;
+        *noted = calls;
+        noted.is_atomic = is_atomic;
+    });
 }
 
 /// Notes a file's mode. Returns its hints; `None`: none of its calls are changed.
 pub fn note_atomicity(file: MpiHandle, is_atomic: bool) -> Option<Vec<Hint>> {
-    let [calls, _] = change(file, |calls| calls.is_atomic = is_atomic)?;
-    Some(calls.hints())
-}
-
-/// Notes the view that a file gets. Returns its hints if they have changed.
-pub fn note_view(file: MpiHandle, view: ViewShape) -> Vec<Hint> {
-    let changed = change(file, |calls| calls.view = view);
-    let [new, old] = changed.unwrap_or_default().map(ChangedCalls::hints);
-    match new == old {
-        true => Vec::new(),
-        false => new,
-    }
-}
-
-/// Notes the hints that the user gives an open file. All its processes call this. False: none of its calls were changed.
-///
-/// # Safety
-///
-/// A valid info object, or `MPI_INFO_NULL`.
-pub unsafe fn note_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) -> bool {
-    let Some(order) = order_of(file) else {
-        return false;
-    };
-    // SAFETY: the info object is valid or null, by the caller.
-    let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
-    let dissents = [wanted.writes, wanted.reads].map(|agrees| i64::from(!agrees));
-    let all = match &order.comm {
-        Some(comm) => comm.highest(dissents),
-        None => Some(dissents),
-    };
-    let [writes, reads] = all.map_or([false; 2], |all| all.map(|dissents| dissents == 0));
-    change(file, |calls| {
-        calls.writes &= writes;
-        calls.reads &= reads;
-        // SAFETY: as above.
-        unsafe { calls.keep_hints(mpi, info) };
-    });
-    true
-}
-
-fn order_of(file: MpiHandle) -> Option<Arc<CallOrder>> {
-    let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
-    Some(Arc::clone(&files.as_ref()?.get(&file)?.order))
+    Some(change(file, |calls| calls.is_atomic = is_atomic)?.hints())
 }
 
 /// Begins a collective call on a file, in all its processes. True if the call becomes an independent one, in all of them. If the
 /// direction of calls changes here, it first waits for all processes.
 pub fn begin_collective(file: MpiHandle, direction: Direction) -> bool {
-    let (order, is_changed) = {
-        let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(file) = files.as_ref().and_then(|files| files.get(&file)) else {
-            return false;
-        };
-        let is_changed = !file.calls.is_atomic && file.calls.has(direction);
-        (Arc::clone(&file.order), is_changed)
+    let Some((calls, order)) = find(file) else {
+        return false;
     };
     // Also if the call stays an exchange: some processes may still write when others have left the call before.
     order.begin_call(direction);
-    is_changed
+    !calls.is_atomic && calls.has(direction)
 }
 
 #[cfg(test)]

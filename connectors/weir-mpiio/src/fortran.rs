@@ -17,7 +17,7 @@ use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, Offset, MISS
 use weir_connect::symbols::function;
 
 use crate::atomic;
-use crate::choice::{self, OpenChoice};
+use crate::choice::{self, FileChange, OpenChoice};
 use crate::files;
 use crate::mpi::MpiIo;
 
@@ -93,6 +93,24 @@ impl Conversions {
         }
         let lower = u32::try_from(info & 0xffff_ffff);
         lower.expect("a lower half").cast_signed()
+    }
+
+    /// The Fortran handle of the info object for a call: that of a change, or the caller's.
+    ///
+    /// # Safety
+    ///
+    /// `callers` points to a handle.
+    unsafe fn info_for(
+        change: Option<&(&'static Conversions, FileChange)>,
+        callers: *const Fint,
+    ) -> Fint {
+        // SAFETY: the info object of a change is valid; `callers` points to a handle, by the caller.
+        unsafe {
+            match change.and_then(|(handles, change)| Some((handles, change.info?))) {
+                Some((handles, info)) => handles.info(info),
+                None => *callers,
+            }
+        }
     }
 
     /// The C handle of a file.
@@ -300,16 +318,18 @@ macro_rules! file_calls {
                 let Some(next) = *NEXT.get_or_init(|| function($next_view)) else {
                     return set_code(code, MISSING);
                 };
+                let mut own_code = SUCCESS;
+                let code = given_or(code, &raw mut own_code);
                 let handles = Conversions::get($is_openmpi);
-                let mut own = None;
+                let mut change = None;
                 if let Some(handles) = handles {
                     let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
                     let info = handles.in_c(ObjectKind::Info, *info);
-                    let file = handles.file(file);
-                    attempt(|| own = choice::begin_view(handles.mpi.mpi, file, filetype, info));
+                    let (mpi, file) = (handles.mpi.mpi, handles.file(file));
+                    attempt(|| change = FileChange::begin(mpi, file, info, Some(filetype)));
                 }
-                let own = handles.zip(own);
-                let info = own.map_or(*info, |(handles, own)| handles.info(own));
+                let change = handles.zip(change);
+                let info = Conversions::info_for(change.as_ref(), info);
                 next(
                     file,
                     displacement,
@@ -320,8 +340,8 @@ macro_rules! file_calls {
                     code,
                     representation_bytes,
                 );
-                if let Some((handles, own)) = own {
-                    handles.mpi.mpi.free_info(own);
+                if let Some((handles, change)) = change {
+                    attempt(|| change.finish(handles.mpi.mpi, *code));
                 }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.
@@ -344,11 +364,21 @@ macro_rules! file_calls {
                 let Some(next) = *NEXT.get_or_init(|| function($next_info)) else {
                     return set_code(code, MISSING);
                 };
-                if let Some(handles) = Conversions::get($is_openmpi) {
-                    let callers = handles.in_c(ObjectKind::Info, *info);
-                    attempt(|| _ = files::note_hints(handles.mpi.mpi, handles.file(file), callers));
+                let mut own_code = SUCCESS;
+                let code = given_or(code, &raw mut own_code);
+                let handles = Conversions::get($is_openmpi);
+                let mut change = None;
+                if let Some(handles) = handles {
+                    let info = handles.in_c(ObjectKind::Info, *info);
+                    let (mpi, file) = (handles.mpi.mpi, handles.file(file));
+                    attempt(|| change = FileChange::begin(mpi, file, info, None));
                 }
-                next(file, info, code);
+                let change = handles.zip(change);
+                let info = Conversions::info_for(change.as_ref(), info);
+                next(file, &raw const info, code);
+                if let Some((handles, change)) = change {
+                    attempt(|| change.finish(handles.mpi.mpi, *code));
+                }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.
             contain(stringify!($info), work, || unsafe {

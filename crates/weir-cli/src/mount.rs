@@ -67,17 +67,22 @@ pub fn obstacle() -> Option<&'static str> {
 /// Why a command finds no file of the instance under the prefix, if its first word tells: it sees the kernel mount alone, which is
 /// elsewhere, or not there.
 pub fn not_seen_by(command: &[OsString], run_dir: &Path) -> Option<String> {
-    let program = find_program(Path::new(command.first()?))?;
-    let reason = ProgramKind::read(&program).ok()?.obstacle()?;
+    let mut program = find_program(Path::new(command.first()?))?;
+    let mut kind = ProgramKind::read(&program).ok()?;
+    if let ProgramKind::Script(interpreter) = kind {
+        program = interpreter;
+        kind = ProgramKind::read(&program).ok()?;
+    }
+    let reason = kind.obstacle()?;
     let place = match find_mount_point(run_dir) {
-        None => "it does not see the instance, which is not mounted".to_owned(),
-        Some(dir) if dir.starts_with(run_dir) => {
-            format!(
-                "it sees the instance only where that is mounted, at {}",
-                dir.display()
-            )
+        Some(dir) if !dir.starts_with(run_dir) => return None,
+        // Which lets only its own user in, with no other rights.
+        Some(dir) if kind != ProgramKind::Privileged => {
+            let dir = dir.display();
+            format!("it sees the instance only where that is mounted, at {dir}")
         }
-        Some(_) => return None,
+        Some(_) => "it does not see the instance".to_owned(),
+        None => "it does not see the instance, which is not mounted".to_owned(),
     };
     Some(format!(
         "{} {reason}: {place} (docs/GUIDE.md, \"Programs that need the kernel mount\")",

@@ -149,7 +149,7 @@ static void check_views(const char *path, int on_weir)
 {
 	enum { LENGTH = 1 << 20 };
 	const char *const ours = on_weir ? "disable" : "automatic", *const usual = "automatic", *const read = "romio_ds_read";
-	int lengths[] = {3, 0, 5}, places[] = {0, 40, 70}, sizes[] = {40, 50}, parts[] = {20, 7}, starts[] = {3, 4};
+	int lengths[] = {3, 0, 5}, places[] = {0, 40, 70}, sizes[] = {40, 50}, parts[] = {20, 20}, starts[] = {3, 4};
 	MPI_Aint bytes[] = {0, 300, 400};
 	MPI_Datatype view, inner, types[] = {MPI_INT, MPI_CHAR, MPI_DOUBLE};
 	MPI_Status status;
@@ -196,6 +196,19 @@ static void check_views(const char *path, int on_weir)
 	read_by(file, view, "a part of an array", usual, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_FORTRAN, MPI_DOUBLE, &view));
 	read_by(file, view, "a part of a Fortran array", usual, MPI_INFO_NULL, read);
+	/* Three neighbours in each of many large records. */
+	MPI_Aint next[] = {0, 8, 16};
+	int three[] = {1, 1, 1};
+	MPI_Datatype doubles[] = {MPI_DOUBLE, MPI_DOUBLE, MPI_DOUBLE};
+	MPI(MPI_Type_create_struct(3, three, next, doubles, &inner));
+	MPI(MPI_Type_create_resized(inner, 0, LENGTH / 4, &view));
+	MPI(MPI_Type_free(&inner));
+	read_by(file, view, "neighbours", ours, MPI_INFO_NULL, read);
+	/* The hints that the file has are not the user's. */
+	MPI(MPI_File_get_info(file, &info));
+	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "hints of the file", usual, info, read);
+	MPI(MPI_Info_free(&info));
 	/* Twice itself in each of 12 levels. */
 	MPI(MPI_Type_dup(MPI_CHAR, &view));
 	for (int i = 0; i < 12; i++) {
@@ -221,6 +234,8 @@ static void check_views(const char *path, int on_weir)
 	MPI(MPI_Info_set(info, "romio_cb_write", "enable"));
 	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
 	read_by(file, view, "an exchange", "enable", info, "romio_cb_write");
+	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "is the usual way in full", usual, MPI_INFO_NULL, "romio_ds_write");
 	MPI(MPI_Info_free(&info));
 	MPI(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
 	write_and_read(file, 7, 0);
@@ -231,6 +246,9 @@ static void check_views(const char *path, int on_weir)
 	MPI(MPI_Info_set(info, "collective_buffering", "true"));
 	MPI(MPI_File_set_info(file, info));
 	MPI(MPI_Info_free(&info));
+#ifndef OPEN_MPI
+	ALL(has_hint(file, "romio_ds_write", usual), "a hint that comes later wins, too");
+#endif
 	write_and_read(file, 8, 1);
 	MPI(MPI_File_close(&file));
 	free(buffer);

@@ -8,6 +8,9 @@ use crate::linked::{find_program, ProgramKind};
 const CHECK: &str = "program";
 const MOUNT: &str = "it sees weir through the kernel mount alone: docs/GUIDE.md, \"Programs that need the kernel mount\"; \
                      connectors do nothing in it";
+/// The kernel keeps such programs out of the mounts of users other than root (fuse(4)).
+const OWN_MOUNT: &str =
+    "it does not see weir, unless root has mounted the instance; connectors do nothing in it";
 
 /// `program`: a path, or a name in `PATH`.
 pub(super) fn check(program: &Path) -> Finding {
@@ -25,7 +28,11 @@ pub(super) fn check(program: &Path) -> Finding {
     };
     let path = path.display();
     if let Some(obstacle) = kind.obstacle() {
-        return Finding::warn(CHECK, format!("{path} {obstacle}"), MOUNT);
+        let remedy = match kind {
+            ProgramKind::Privileged => OWN_MOUNT,
+            _ => MOUNT,
+        };
+        return Finding::warn(CHECK, format!("{path} {obstacle}"), remedy);
     }
     let ProgramKind::Script(interpreter) = kind else {
         return Finding::ok(CHECK, format!("{path} gets the client"));
@@ -34,7 +41,7 @@ pub(super) fn check(program: &Path) -> Finding {
     match ProgramKind::read(&interpreter) {
         Ok(kind) => {
             let Some(obstacle) = kind.obstacle() else {
-                let rest = "which gets the client, and so do the programs that it starts";
+                let rest = "which gets the client, and so do the dynamic programs that it starts";
                 return Finding::ok(CHECK, format!("{found}, {rest}"));
             };
             Finding::warn(CHECK, format!("{found}, which {obstacle}"), MOUNT)
