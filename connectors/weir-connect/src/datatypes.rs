@@ -25,55 +25,13 @@ type TypeContents = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The kind of call that makes a derived datatype. Kinds that differ only in the unit of their displacements are one here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Combiner {
-    /// MPI_Type_dup(3).
-    Dup,
-    /// MPI_Type_contiguous(3).
-    Contiguous,
-    /// MPI_Type_vector(3), MPI_Type_create_hvector(3).
-    Vector,
-    /// MPI_Type_indexed(3), MPI_Type_create_hindexed(3).
-    Indexed,
-    /// MPI_Type_create_indexed_block(3), MPI_Type_create_hindexed_block(3).
-    IndexedBlock,
-    /// MPI_Type_create_struct(3).
-    Struct,
-    /// MPI_Type_create_subarray(3).
-    Subarray,
-    /// MPI_Type_create_resized(3).
-    Resized,
-    /// Another one.
-    Other,
-}
-
-impl Combiner {
-    /// The kind with a number in MPICH's ABI (mpich.org/abi); `None`: the datatype is predefined. In Open MPI each number is lower
-    /// by one.
-    fn from_number(number: c_int) -> Option<Combiner> {
-        Some(match number {
-            1 => return None,
-            2 => Combiner::Dup,
-            3 => Combiner::Contiguous,
-            4..=6 => Combiner::Vector,
-            7..=9 => Combiner::Indexed,
-            10 | 19 => Combiner::IndexedBlock,
-            11 | 12 => Combiner::Struct,
-            13 => Combiner::Subarray,
-            18 => Combiner::Resized,
-            _ => Combiner::Other,
-        })
-    }
-}
+/// The number of a predefined datatype's combiner in MPICH's ABI (mpich.org/abi), `MPI_COMBINER_NAMED`. In Open MPI each number is lower
+/// by one.
+const NAMED: c_int = 1;
 
 /// The call that made a derived datatype, with its arguments.
 #[derive(Debug)]
 pub struct Construction<'r> {
-    /// The kind of call.
-    pub combiner: Combiner,
-    /// The integer arguments, in the order of MPI's standard (MPI 4.0, section 5.1.13).
-    pub integers: Vec<c_int>,
     /// The datatype arguments, valid as long as this.
     pub datatypes: Vec<MpiHandle>,
     reader: &'r DatatypeReader,
@@ -97,7 +55,6 @@ impl Drop for Construction<'_> {
 /// The lengths of the lists of arguments.
 #[derive(Clone, Copy, Debug)]
 struct ListLengths {
-    combiner: Combiner,
     integers: c_int,
     addresses: c_int,
     datatypes: c_int,
@@ -161,8 +118,6 @@ impl DatatypeReader {
             handles = halves_of(&handles);
         }
         Some(Construction {
-            combiner: lists.combiner,
-            integers,
             datatypes: handles,
             reader: self,
         })
@@ -204,11 +159,11 @@ impl DatatypeReader {
                 &raw mut number,
             )
         };
-        if code != SUCCESS {
+        let is_named = number + c_int::from(self.is_openmpi) == NAMED;
+        if code != SUCCESS || is_named {
             return None;
         }
         Some(ListLengths {
-            combiner: Combiner::from_number(number + c_int::from(self.is_openmpi))?,
             integers,
             addresses,
             datatypes,

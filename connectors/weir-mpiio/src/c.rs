@@ -9,7 +9,7 @@ use weir_connect::mpi::{internal_error, Count, Direction, MpiHandle, Offset, MIS
 use weir_connect::symbols::function;
 
 use crate::atomic;
-use crate::choice::{self, FileChange, OpenChoice};
+use crate::choice::{self, OpenChoice};
 use crate::files;
 use crate::mpi::MpiIo;
 
@@ -117,16 +117,10 @@ pub unsafe extern "C" fn MPI_File_set_view(
         };
         // SAFETY: the handles are valid, or null where MPI refuses that, and all processes of the file call this, by the standard.
         unsafe {
-            let mut change = None;
-            attempt(|| change = FileChange::begin(mpi.mpi, file, info, Some(filetype)));
-            let info = change
-                .as_ref()
-                .and_then(|change| change.info)
-                .unwrap_or(info);
             let code =
                 (mpi.file_set_view)(file, displacement, etype, filetype, representation, info);
-            if let Some(change) = change {
-                attempt(|| change.finish(mpi.mpi, code));
+            if code == SUCCESS {
+                attempt(|| files::heed_hints(mpi.mpi, file, info));
             }
             code
         }
@@ -147,15 +141,9 @@ pub unsafe extern "C" fn MPI_File_set_info(file: MpiHandle, info: MpiHandle) -> 
         };
         // SAFETY: the handles are valid, or null where MPI refuses that, and all processes of the file call this, by the standard.
         unsafe {
-            let mut change = None;
-            attempt(|| change = FileChange::begin(mpi.mpi, file, info, None));
-            let info = change
-                .as_ref()
-                .and_then(|change| change.info)
-                .unwrap_or(info);
             let code = (mpi.file_set_info)(file, info);
-            if let Some(change) = change {
-                attempt(|| change.finish(mpi.mpi, code));
+            if code == SUCCESS {
+                attempt(|| files::heed_hints(mpi.mpi, file, info));
             }
             code
         }

@@ -2,13 +2,12 @@
 
 use core::ffi::{c_int, CStr};
 
-use weir_connect::mpi::{Communicator, Mpi, MpiHandle, SUCCESS};
+use weir_connect::mpi::{Communicator, Mpi, MpiHandle};
 use weir_connect::place;
 
 use crate::atomic;
 use crate::files::{self, ChangedCalls};
 use crate::mpi::{MpiIo, CREATE};
-use crate::view;
 
 /// The calls of a file that is about to be opened.
 #[derive(Debug)]
@@ -106,54 +105,6 @@ fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
     }
     comm.free();
     None
-}
-
-/// A change of an open file by a call of MPI, noted once that has succeeded.
-#[derive(Debug)]
-pub struct FileChange {
-    file: MpiHandle,
-    calls: ChangedCalls,
-    /// The info object for the call, if it is not the caller's.
-    pub info: Option<MpiHandle>,
-}
-
-impl FileChange {
-    /// Before a file gets hints of the caller's, and a view with this file type if there is one. `None`: none of its calls were changed.
-    ///
-    /// # Safety
-    ///
-    /// All processes of the file's communicator call this; the file is open; the file type and the info object are valid, or null.
-    pub unsafe fn begin(
-        mpi: &'static Mpi,
-        file: MpiHandle,
-        info: MpiHandle,
-        filetype: Option<MpiHandle>,
-    ) -> Option<FileChange> {
-        let (old, order) = files::find(file)?;
-        let mut calls = old;
-        // SAFETY: the handles are valid or null, and all processes call this, by the caller.
-        unsafe {
-            calls.heed_hints(mpi, info, &order);
-            if let Some(filetype) = filetype {
-                calls.view = view::read_shape(mpi, filetype);
-            }
-            let hints = calls.hints();
-            let is_other = hints != old.hints();
-            let info = is_other.then(|| mpi.with_hints(info, &hints)).flatten();
-            Some(FileChange { file, calls, info })
-        }
-    }
-
-    /// After the call.
-    pub fn finish(self, mpi: &Mpi, code: c_int) {
-        if code == SUCCESS {
-            files::update(self.file, self.calls);
-        }
-        if let Some(info) = self.info {
-            // SAFETY: it is ours, and was used by the call alone.
-            unsafe { mpi.free_info(info) };
-        }
-    }
 }
 
 /// Forgets a file that is closed.

@@ -25,16 +25,6 @@ const BUFFERING: &CStr = c"collective_buffering";
 /// A name and a value.
 pub type Hint = (&'static CStr, &'static CStr);
 
-/// The distance between the pieces of a view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ViewShape {
-    /// It has no gaps, or it is faster to skip them than to read them.
-    #[default]
-    Sparse,
-    /// It is faster to read its gaps than to skip them.
-    Dense,
-}
-
 /// The collective calls of a file that are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangedCalls {
@@ -44,7 +34,6 @@ pub struct ChangedCalls {
     pub reads: bool,
     /// True in atomic mode, in which no calls are changed.
     is_atomic: bool,
-    pub view: ViewShape,
     /// For each of ROMIO's hints: true if this library sets it.
     hints: [bool; ROMIO.len()],
 }
@@ -58,7 +47,7 @@ struct ChangedFile {
 
 /// The collective calls that a file has seen.
 #[derive(Debug)]
-pub struct CallOrder {
+struct CallOrder {
     /// A copy of the file's communicator; `None`: MPI had none for us, or this process is alone.
     comm: Option<Communicator>,
     /// The direction of the last call.
@@ -66,15 +55,6 @@ pub struct CallOrder {
 }
 
 impl CallOrder {
-    /// Of each answer, if all processes give it. All of them call this.
-    fn all_agree<const N: usize>(&self, mine: [bool; N]) -> [bool; N] {
-        let Some(comm) = &self.comm else {
-            return mine;
-        };
-        let all = comm.highest(mine.map(|agrees| i64::from(!agrees)));
-        all.map_or([false; N], |all| all.map(|dissents| dissents == 0))
-    }
-
     /// Begins a call. All processes of the file call this.
     fn begin_call(&self, direction: Direction) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,27 +127,10 @@ impl ChangedCalls {
         }
     }
 
-    /// Heeds the hints that the user gives an open file with these calls. All its processes call this.
-    ///
-    /// # Safety
-    ///
-    /// A valid info object, or `MPI_INFO_NULL`.
-    pub unsafe fn heed_hints(&mut self, mpi: &Mpi, info: MpiHandle, order: &CallOrder) {
-        // SAFETY: the info object is valid or null, by the caller.
-        let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
-        let [writes, reads] = order.all_agree([wanted.writes, wanted.reads]);
-        let given = self.hints();
-        self.writes &= writes;
-        self.reads &= reads;
-        // SAFETY: as above.
-        unsafe { self.keep_hints(mpi, info, &given) };
-    }
-
     /// ROMIO's hints for the file.
     pub fn hints(self) -> Vec<Hint> {
         self.hints_with(|direction| match direction {
             _ if self.is_atomic || !self.has(direction) => USUAL,
-            Direction::Read if self.view == ViewShape::Dense => USUAL,
             _ => c"disable",
         })
     }
@@ -208,7 +171,7 @@ pub fn forget(file: MpiHandle) {
 }
 
 /// The calls of a file, and their order; `None`: none of them were changed.
-pub fn find(file: MpiHandle) -> Option<(ChangedCalls, Arc<CallOrder>)> {
+fn find(file: MpiHandle) -> Option<(ChangedCalls, Arc<CallOrder>)> {
     let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
     let file = files.as_ref()?.get(&file)?;
     Some((file.calls, Arc::clone(&file.order)))
@@ -222,12 +185,24 @@ fn change(file: MpiHandle, change: impl FnOnce(&mut ChangedCalls)) -> Option<Cha
     Some(*calls)
 }
 
-/// Gives a file these calls. Its mode stays: another thread may have changed that meanwhile.
-pub fn update(file: MpiHandle, calls: ChangedCalls) {
-    change(file, |noted| {
-        let is_atomic = noted.is_atomic;
-        *noted = calls;
-        noted.is_atomic = is_atomic;
+/// Heeds the hints that the user has given an open file with a view, or by MPI_File_set_info(3). Those for the exchange are the same in
+/// all processes (MPI 4.0, section 14.2.8), so these do not agree on them here: it would be a collective call more.
+///
+/// # Safety
+///
+/// A valid info object, or `MPI_INFO_NULL`.
+pub unsafe fn heed_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) {
+    if find(file).is_none() {
+        return;
+    }
+    // SAFETY: the info object is valid or null, by the caller.
+    let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
+    change(file, |calls| {
+        let given = calls.hints();
+        calls.writes &= wanted.writes;
+        calls.reads &= wanted.reads;
+        // SAFETY: as above.
+        unsafe { calls.keep_hints(mpi, info, &given) };
     });
 }
 

@@ -17,7 +17,7 @@ use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, Offset, MISS
 use weir_connect::symbols::function;
 
 use crate::atomic;
-use crate::choice::{self, FileChange, OpenChoice};
+use crate::choice::{self, OpenChoice};
 use crate::files;
 use crate::mpi::MpiIo;
 
@@ -28,15 +28,14 @@ type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 enum ObjectKind {
     Communicator,
     Info,
-    Datatype,
 }
 
 /// MPI and its conversions of handles.
 #[derive(Clone, Copy)]
 struct Conversions {
     mpi: &'static MpiIo,
-    /// Communicators, info objects, datatypes. `None`: a C handle is the same number (MPICH).
-    from_fortran: Option<[FromFortran; 3]>,
+    /// Communicators, info objects. `None`: a C handle is the same number (MPICH).
+    from_fortran: Option<[FromFortran; 2]>,
     info_to_fortran: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
     file_from_fortran: FromFortran,
 }
@@ -50,11 +49,7 @@ impl Conversions {
             let mpi = MpiIo::get()?;
             let (mut from_fortran, mut info_to_fortran) = (None, None);
             if mpi.mpi.is_openmpi {
-                from_fortran = Some([
-                    function(c"PMPI_Comm_f2c")?,
-                    function(c"PMPI_Info_f2c")?,
-                    function(c"PMPI_Type_f2c")?,
-                ]);
+                from_fortran = Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
                 info_to_fortran = Some(function(c"PMPI_Info_c2f")?);
             }
             Some(Conversions {
@@ -93,24 +88,6 @@ impl Conversions {
         }
         let lower = u32::try_from(info & 0xffff_ffff);
         lower.expect("a lower half").cast_signed()
-    }
-
-    /// The Fortran handle of the info object for a call: that of a change, or the caller's.
-    ///
-    /// # Safety
-    ///
-    /// `callers` points to a handle.
-    unsafe fn info_for(
-        change: Option<&(&'static Conversions, FileChange)>,
-        callers: *const Fint,
-    ) -> Fint {
-        // SAFETY: the info object of a change is valid; `callers` points to a handle, by the caller.
-        unsafe {
-            match change.and_then(|(handles, change)| Some((handles, change.info?))) {
-                Some((handles, info)) => handles.info(info),
-                None => *callers,
-            }
-        }
     }
 
     /// The C handle of a file.
@@ -320,28 +297,20 @@ macro_rules! file_calls {
                 };
                 let mut own_code = SUCCESS;
                 let code = given_or(code, &raw mut own_code);
-                let handles = Conversions::get($is_openmpi);
-                let mut change = None;
-                if let Some(handles) = handles {
-                    let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
-                    let info = handles.in_c(ObjectKind::Info, *info);
-                    let (mpi, file) = (handles.mpi.mpi, handles.file(file));
-                    attempt(|| change = FileChange::begin(mpi, file, info, Some(filetype)));
-                }
-                let change = handles.zip(change);
-                let info = Conversions::info_for(change.as_ref(), info);
                 next(
                     file,
                     displacement,
                     etype,
                     filetype,
                     representation,
-                    &raw const info,
+                    info,
                     code,
                     representation_bytes,
                 );
-                if let Some((handles, change)) = change {
-                    attempt(|| change.finish(handles.mpi.mpi, *code));
+                let handles = Conversions::get($is_openmpi);
+                if let (SUCCESS, Some(handles)) = (*code, handles) {
+                    let info = handles.in_c(ObjectKind::Info, *info);
+                    attempt(|| files::heed_hints(handles.mpi.mpi, handles.file(file), info));
                 }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.
@@ -366,18 +335,11 @@ macro_rules! file_calls {
                 };
                 let mut own_code = SUCCESS;
                 let code = given_or(code, &raw mut own_code);
+                next(file, info, code);
                 let handles = Conversions::get($is_openmpi);
-                let mut change = None;
-                if let Some(handles) = handles {
+                if let (SUCCESS, Some(handles)) = (*code, handles) {
                     let info = handles.in_c(ObjectKind::Info, *info);
-                    let (mpi, file) = (handles.mpi.mpi, handles.file(file));
-                    attempt(|| change = FileChange::begin(mpi, file, info, None));
-                }
-                let change = handles.zip(change);
-                let info = Conversions::info_for(change.as_ref(), info);
-                next(file, &raw const info, code);
-                if let Some((handles, change)) = change {
-                    attempt(|| change.finish(handles.mpi.mpi, *code));
+                    attempt(|| files::heed_hints(handles.mpi.mpi, handles.file(file), info));
                 }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.

@@ -4,8 +4,7 @@
 //! I/O", Thakur, Gropp and Lusk, 1999). An independent call with gaps reads the gaps, too, and writes them back ("data sieving").
 //! Both are for storage on which each request is slow. In weir a request costs microseconds, and the exchange many times that. So
 //! for files that live in weir
-//! - hints tell ROMIO (MPICH, and Open MPI's `romio321`) not to sieve, except for reads with a view of small pieces that lie close
-//!   together.
+//! - hints tell ROMIO (MPICH, and Open MPI's `romio321`) not to sieve.
 //!
 //! Weir reads bytes of other nodes ahead for processes that read at equal distances, as such a call does.
 //!
@@ -22,7 +21,6 @@
 //! | `mpi` | the functions of MPI-IO that the connector calls |
 //! | `files` | the files of this process whose collective calls are changed |
 //! | `choice` | the choice of these calls |
-//! | `view` | the pieces of a view |
 //! | `atomic` | files in atomic mode, which other nodes read at once |
 //! | `c` | the functions that C programs, HDF5, PnetCDF and MPICH's Fortran call |
 //! | `fortran` | the functions that Fortran programs call, where these do not call `c` |
@@ -33,4 +31,3 @@ mod choice;
 mod files;
 mod fortran;
 mod mpi;
-mod view;
