@@ -29,15 +29,15 @@ type TypeContents = unsafe extern "C" fn(
 /// by one.
 const NAMED: c_int = 1;
 
-/// The call that made a derived datatype, with its arguments.
+/// The datatypes that a derived one was made of.
 #[derive(Debug)]
-pub struct Construction<'r> {
+pub struct InnerDatatypes<'r> {
     /// The datatype arguments, valid as long as this.
     pub datatypes: Vec<MpiHandle>,
     reader: &'r DatatypeReader,
 }
 
-impl Drop for Construction<'_> {
+impl Drop for InnerDatatypes<'_> {
     fn drop(&mut self) {
         for datatype in &mut self.datatypes {
             // SAFETY: the handle is from MPI_Type_get_contents. That of a derived datatype is a new reference, which is ours to
@@ -86,12 +86,12 @@ impl DatatypeReader {
         }
     }
 
-    /// The call that made a datatype. `None`: it is predefined, MPI does not know it, or it was made with large counts (MPI 4.0).
+    /// The datatypes within a datatype. `None`: it is predefined, MPI does not know it, or it was made with large counts (MPI 4.0).
     ///
     /// # Safety
     ///
     /// A valid datatype.
-    pub unsafe fn read(&self, datatype: MpiHandle) -> Option<Construction<'_>> {
+    pub unsafe fn read(&self, datatype: MpiHandle) -> Option<InnerDatatypes<'_>> {
         // SAFETY: the datatype is valid, by the caller.
         let lists = unsafe { self.lists(datatype)? };
         let room = |count: c_int| usize::try_from(count).unwrap_or(0);
@@ -117,7 +117,7 @@ impl DatatypeReader {
         if !self.is_openmpi {
             handles = halves_of(&handles);
         }
-        Some(Construction {
+        Some(InnerDatatypes {
             datatypes: handles,
             reader: self,
         })

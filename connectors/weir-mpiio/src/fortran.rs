@@ -145,6 +145,21 @@ unsafe fn set_code(code: *mut Fint, value: Fint) {
     }
 }
 
+/// Heeds the hints that a file has been given.
+///
+/// # Safety
+///
+/// Both are the addresses of valid handles.
+unsafe fn heed_hints(is_openmpi: bool, file: *const Fint, info: *const Fint) {
+    // SAFETY: the handles are valid, by the caller.
+    attempt(|| unsafe {
+        if let Some(handles) = Conversions::get(is_openmpi) {
+            let info = handles.in_c(ObjectKind::Info, *info);
+            files::heed_hints(handles.mpi.mpi, handles.file(file), info);
+        }
+    });
+}
+
 type FortranClose = unsafe extern "C" fn(*mut Fint, *mut Fint);
 type FortranSetAtomicity = unsafe extern "C" fn(*const Fint, *const Fint, *mut Fint);
 type FortranSetInfo = unsafe extern "C" fn(*const Fint, *const Fint, *mut Fint);
@@ -307,10 +322,8 @@ macro_rules! file_calls {
                     code,
                     representation_bytes,
                 );
-                let handles = Conversions::get($is_openmpi);
-                if let (SUCCESS, Some(handles)) = (*code, handles) {
-                    let info = handles.in_c(ObjectKind::Info, *info);
-                    attempt(|| files::heed_hints(handles.mpi.mpi, handles.file(file), info));
+                if *code == SUCCESS {
+                    heed_hints($is_openmpi, file, info);
                 }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.
@@ -336,10 +349,8 @@ macro_rules! file_calls {
                 let mut own_code = SUCCESS;
                 let code = given_or(code, &raw mut own_code);
                 next(file, info, code);
-                let handles = Conversions::get($is_openmpi);
-                if let (SUCCESS, Some(handles)) = (*code, handles) {
-                    let info = handles.in_c(ObjectKind::Info, *info);
-                    attempt(|| files::heed_hints(handles.mpi.mpi, handles.file(file), info));
+                if *code == SUCCESS {
+                    heed_hints($is_openmpi, file, info);
                 }
             };
             // SAFETY: `code` is null or has room for a code, by the standard.

@@ -100,8 +100,7 @@ impl AnalyzerService {
         // The analyzer may wait for another of its commands to end.
         while receive_reply(reader)? == AnalyzerReply::Alive {
             if self.table.is_closed() {
-                self.release(stream, id)?;
-                return Err(io::ErrorKind::ConnectionAborted.into());
+                return Err(self.release_early(stream, id));
             }
         }
         if !self.is_current(task) {
@@ -118,8 +117,7 @@ impl AnalyzerService {
                 AnalyzerReply::Ended { succeeded: false } => TaskResult::Outdated,
                 // This process does not wait for the command: it may run for long.
                 AnalyzerReply::Alive if self.table.is_closed() => {
-                    self.release(stream, id)?;
-                    return Err(io::ErrorKind::ConnectionAborted.into());
+                    return Err(self.release_early(stream, id));
                 }
                 AnalyzerReply::Alive | AnalyzerReply::Ready => continue,
             };
@@ -133,6 +131,14 @@ impl AnalyzerService {
     fn release(&self, stream: &UnixStream, id: AnalyzerId) -> io::Result<()> {
         let unanalysed = self.table.unfinished_of(id);
         send(stream, &AnalysisOrder::Finished { unanalysed })
+    }
+
+    /// The same in the middle of a file; returns the error that ends the file.
+    fn release_early(&self, stream: &UnixStream, id: AnalyzerId) -> io::Error {
+        let released = self.release(stream, id);
+        released
+            .err()
+            .unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into())
     }
 
     fn is_current(&self, task: &AnalysisTask) -> bool {
