@@ -207,18 +207,13 @@ fn a_command_that_takes_too_long_is_killed_and_its_file_moved() {
 #[test]
 fn a_signal_that_ends_the_job_lets_everything_move() {
     let room = Room::new();
-    let mut drained = Drained::start(&room, &[]);
+    let drained = Drained::start(&room, &[]);
     let analyzed = Analyzed::start(&drained, &[]);
     drained.write("one", "first");
     drained.write("two", "second");
     waits_for_analysis(&drained, 2);
     wait_until("an analysis", || begun(&room).len() == 1);
-    kill(pid_of(&drained.run), Signal::SIGTERM).unwrap();
-    // Its command would end by itself if its input did.
-    while drained.run.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let said = drained.ends(128 + Signal::SIGTERM as i32);
+    let said = drained.ends_by(Signal::SIGTERM, 128 + Signal::SIGTERM as i32);
     for (name, content) in [("one", "first"), ("two", "second")] {
         let moved = fs::read(room.path().join("out").join(name)).unwrap();
         assert_eq!(moved, content.as_bytes(), "{said}");

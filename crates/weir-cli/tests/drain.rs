@@ -465,8 +465,7 @@ fn a_run_that_a_signal_ends_says_if_files_are_not_safe() {
             fs::create_dir_all(drained.out("two/x")).unwrap();
             drained.write("two", "second");
         }
-        kill(pid_of(&drained.run), Signal::SIGTERM).unwrap();
-        drained.ends(code);
+        drained.ends_by(Signal::SIGTERM, code);
         room.ok(&["stop", "x"]);
     }
 }

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
+use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
-use super::{wait_until, Room};
+use super::{pid_of, wait_until, Room};
 
 /// A `weir run --drain-to out` whose command lives until its standard input is closed.
 pub struct Drained<'r> {
@@ -65,6 +66,20 @@ impl<'r> Drained<'r> {
     /// Ends the command; what the run said.
     pub fn ends(mut self, code: i32) -> String {
         drop(self.run.stdin.take());
+        self.wait_for(code)
+    }
+
+    /// Sends a signal to the run, which passes it on to the command; what the run said.
+    pub fn ends_by(mut self, signal: Signal, code: i32) -> String {
+        // The end of its input could end the command before the signal does.
+        let input = self.run.stdin.take();
+        kill(pid_of(&self.run), signal).unwrap();
+        let said = self.wait_for(code);
+        drop(input);
+        said
+    }
+
+    fn wait_for(self, code: i32) -> String {
         let done = self.run.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(code), "{said}");
