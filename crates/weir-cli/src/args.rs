@@ -276,6 +276,9 @@ pub enum Command {
         run_dir: PathBuf,
         /// The directory to mount it at.
         at: PathBuf,
+        /// The elevated directory to mount instead of the instance.
+        #[arg(long)]
+        elevated: Option<PathBuf>,
     },
     /// A process that prefetches before a command; started by run.
     #[command(hide = true)]
@@ -822,6 +825,9 @@ pub struct MountArgs {
     /// An empty directory of yours.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// Mount this elevated directory instead: the one tree that it is to the programs of the instance.
+    #[arg(long, value_name = "DIR")]
+    pub elevated: Option<PathBuf>,
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,

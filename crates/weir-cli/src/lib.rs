@@ -24,6 +24,7 @@ mod limits;
 mod linked;
 mod locate;
 mod manual;
+mod mirrors;
 mod mount;
 mod movers;
 mod namespace;
@@ -113,8 +114,21 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::PrefetchProcess(args) => prefetch::take_share(args)?,
         Command::TransferProcess(args) => transfers::serve(args)?,
         Command::DrainProcess(args) => drain::process::drain(args)?,
-        Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
-        Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,
+        Command::Mount(args) => {
+            let config = &settings()?.config;
+            match &args.elevated {
+                None => mount::by_hand(args, config, &env)?,
+                Some(dir) => mirrors::mount_by_hand(args, dir, config, &env)?,
+            }
+        }
+        Command::MountProcess {
+            run_dir,
+            at,
+            elevated,
+        } => match elevated {
+            None => mount::serve(run_dir, at)?,
+            Some(dir) => mirrors::serve(run_dir, at, dir)?,
+        },
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => {

@@ -78,6 +78,31 @@ impl ProgramKind {
     }
 }
 
+/// A program that the client cannot be put into.
+#[derive(Debug)]
+pub struct ObstructedProgram {
+    pub path: PathBuf,
+    pub kind: ProgramKind,
+    /// Why not.
+    pub obstacle: &'static str,
+}
+
+/// The program that a command starts, if the client cannot be put into it: of a script, its interpreter.
+pub fn find_obstructed(word: &OsStr) -> Option<ObstructedProgram> {
+    let mut path = find_program(Path::new(word))?;
+    let mut kind = ProgramKind::read(&path).ok()?;
+    if let ProgramKind::Script(interpreter) = kind {
+        path = interpreter;
+        kind = ProgramKind::read(&path).ok()?;
+    }
+    let obstacle = kind.obstacle()?;
+    Some(ObstructedProgram {
+        path,
+        kind,
+        obstacle,
+    })
+}
+
 fn read_elf(file: File) -> object::read::Result<ProgramKind> {
     let data = ReadCache::new(file);
     let header = FileHeader64::<Endianness>::parse(&data)?;

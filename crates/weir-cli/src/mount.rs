@@ -13,7 +13,6 @@
 //!
 //! Invariant: nobody removes a directory with something mounted below it ([`clear_below`]).
 
-use std::ffi::OsString;
 use std::io::{BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -28,14 +27,14 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use weir_config::{Config, Environment, KernelMount};
 use weir_core::proto::beneath::{MOUNT_LINK, OWN_DIR};
-use weir_fuse::Mounted;
+use weir_fuse::{MountError, Mounted};
 use weir_instance::mounts::clear_below;
 use weir_launch::mount_right;
 use weir_launch::server::{read_line, to_line};
 
 use crate::args::MountArgs;
 use crate::exit::Failure;
-use crate::linked::{find_program, ProgramKind};
+use crate::linked::{ObstructedProgram, ProgramKind};
 use crate::locate::live_run_dir;
 
 /// A line that the process of a mount says.
@@ -64,20 +63,13 @@ pub fn obstacle() -> Option<&'static str> {
     (!may).then_some("there is no fusermount3, which mounts for users")
 }
 
-/// Why a command finds no file of the instance under the prefix, if its first word tells: it sees the kernel mount alone, which is
-/// elsewhere, or not there.
-pub fn not_seen_by(command: &[OsString], run_dir: &Path) -> Option<String> {
-    let mut program = find_program(Path::new(command.first()?))?;
-    let mut kind = ProgramKind::read(&program).ok()?;
-    if let ProgramKind::Script(interpreter) = kind {
-        program = interpreter;
-        kind = ProgramKind::read(&program).ok()?;
-    }
-    let reason = kind.obstacle()?;
+/// Why a program finds no file of the instance under the prefix. It sees the kernel mount alone, which is elsewhere, or not
+/// there. `None`: it is at the prefix.
+pub fn explain_unseen(program: &ObstructedProgram, run_dir: &Path) -> Option<String> {
     let place = match find_mount_point(run_dir) {
         Some(dir) if !dir.starts_with(run_dir) => return None,
         // Which lets only its own user in, with no other rights.
-        Some(dir) if kind != ProgramKind::Privileged => {
+        Some(dir) if program.kind != ProgramKind::Privileged => {
             let dir = dir.display();
             format!("it sees the instance only where that is mounted, at {dir}")
         }
@@ -85,24 +77,36 @@ pub fn not_seen_by(command: &[OsString], run_dir: &Path) -> Option<String> {
         None => "it does not see the instance, which is not mounted".to_owned(),
     };
     Some(format!(
-        "{} {reason}: {place} (docs/GUIDE.md, \"Programs that need the kernel mount\")",
-        program.display()
+        "{} {}: {place} (docs/GUIDE.md, \"Programs that need the kernel mount\")",
+        program.path.display(),
+        program.obstacle
     ))
 }
 
 /// `weir mount`.
 pub fn by_hand(args: &MountArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
-    let dir = args.dir.canonicalize();
-    let dir = dir.with_context(|| args.dir.display().to_string())?;
-    check_free(&dir)?;
+    let dir = free_directory(&args.dir)?;
     start(&run_dir, &dir)?;
+    tell_mounted(&run_dir, &dir);
+    Ok(())
+}
+
+/// Says what a user has mounted.
+pub fn tell_mounted(mounted: &Path, dir: &Path) {
     outln!(
         "weir: {} is mounted at {}; umount or fusermount3 -u takes it off",
-        run_dir.display(),
+        mounted.display(),
         dir.display()
     );
-    Ok(())
+}
+
+/// The path of a directory of a user's at which nothing is hidden by a mount.
+pub fn free_directory(named: &Path) -> Result<PathBuf> {
+    let dir = named.canonicalize();
+    let dir = dir.with_context(|| named.display().to_string())?;
+    check_free(&dir)?;
+    Ok(dir)
 }
 
 /// Checks that nothing is hidden by a mount at a directory.
@@ -120,17 +124,24 @@ fn check_free(dir: &Path) -> Result<()> {
 
 /// Starts a mount's process and waits until the file system is mounted.
 fn start(run_dir: &Path, dir: &Path) -> Result<Child> {
+    let mut process = process_of(run_dir, dir)?;
+    // The process is of no instance, or its own file system would be beneath it.
+    process.env("LD_PRELOAD", "").env("WEIR_INSTANCE", "");
+    await_mount(process)
+}
+
+/// The process of a mount, to be started by [`await_mount`].
+pub fn process_of(run_dir: &Path, dir: &Path) -> Result<Command> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    let mut child = Command::new(program)
-        .arg("mount-process")
-        .args([run_dir, dir])
-        // The process is of no instance, or its own file system would be beneath it.
-        .env("LD_PRELOAD", "")
-        .env("WEIR_INSTANCE", "")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting the mount's process")?;
+    let mut process = Command::new(program);
+    process.arg("mount-process").args([run_dir, dir]);
+    Ok(process)
+}
+
+/// Starts a mount's process and waits until the file system is mounted.
+pub fn await_mount(mut process: Command) -> Result<Child> {
+    let process = process.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = process.spawn().context("starting the mount's process")?;
     let mut words = BufReader::new(child.stdout.take().expect("piped"));
     let word = read_line(&mut words);
     let why = match word {
@@ -144,6 +155,23 @@ fn start(run_dir: &Path, dir: &Path) -> Result<Child> {
 
 /// The mount's process, `weir mount-process`.
 pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
+    let stopped = |ends: &SigSet| {
+        let _ = ends.wait();
+    };
+    serve_mount(|| Mounted::new(run_dir, dir), stopped)?;
+    if dir == run_dir.join(OWN_DIR) {
+        // What is made there from now on would be in no instance.
+        let _ = std::fs::remove_dir(dir);
+    }
+    Ok(())
+}
+
+/// Serves what `mount` mounts until it is unmounted, its server has ended, or `stopped` returns, which gets the signals that are
+/// to end the process, blocked.
+pub fn serve_mount(
+    mount: impl FnOnce() -> Result<Mounted, MountError>,
+    stopped: impl FnOnce(&SigSet) + Send + 'static,
+) -> Result<()> {
     let _ = nix::unistd::setsid();
     // By this name weir stop says what uses the instance.
     let _ = nix::sys::prctl::set_name(c"weir-mount");
@@ -153,7 +181,7 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
         .into_iter()
         .collect();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&ends), None)?;
-    let mounted = match Mounted::new(run_dir, dir) {
+    let mounted = match mount() {
         Ok(mounted) => mounted,
         Err(e) => {
             say(&MountMessage::Failed(e.to_string()));
@@ -162,14 +190,7 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
     };
     say(&MountMessage::Mounted);
     release_streams()?;
-    let served = mounted.wait(move || {
-        let _ = ends.wait();
-    });
-    if dir == run_dir.join(OWN_DIR) {
-        // What is made there from now on would be in no instance.
-        let _ = std::fs::remove_dir(dir);
-    }
-    Ok(served?)
+    Ok(mounted.wait(move || stopped(&ends))?)
 }
 
 /// Tells the process that has started this one, unless it is gone: then so is the server, and the mount ends with that.

@@ -10,14 +10,18 @@
 //! The user stays the user, and no other user or group is mapped there: setuid programs have no effect. The right to
 //! mount goes to servers, which hand it on to their mounts' processes ([`mount_right::MountRight`]), not to the command.
 
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
+use nix::sys::stat::Mode;
 use nix::unistd::{chroot, getegid, geteuid, pivot_root};
 use weir_instance::errln;
 use weir_launch::mount_right;
@@ -69,6 +73,72 @@ fn leave_namespaces() -> Result<()> {
     }
     mount_right::note_own_namespace();
     Ok(())
+}
+
+/// Directories that a command is to find at other directories, in a mount namespace of its own; and in a user namespace, if
+/// its user may not make one otherwise. The user stays the user, and no other is mapped there.
+#[derive(Debug)]
+pub struct PrivateMounts {
+    binds: Vec<BoundDirectory>,
+    cwd: CString,
+    maps: [ProcText; 3],
+}
+
+/// A directory, and where else it is to be.
+#[derive(Debug)]
+pub struct BoundDirectory {
+    pub from: CString,
+    pub over: CString,
+}
+
+/// A file of /proc, and its new text.
+#[derive(Debug)]
+struct ProcText {
+    file: &'static CStr,
+    text: String,
+}
+
+impl PrivateMounts {
+    /// Prepares everything that needs memory.
+    pub fn new(binds: Vec<BoundDirectory>) -> Result<PrivateMounts> {
+        let cwd = std::env::current_dir().context("finding the current directory")?;
+        let (uid, gid) = (geteuid(), getegid());
+        let text = |file, text| ProcText { file, text };
+        Ok(PrivateMounts {
+            binds,
+            cwd: CString::new(cwd.into_os_string().into_vec())?,
+            maps: [
+                text(c"/proc/self/setgroups", "deny".to_owned()),
+                text(c"/proc/self/uid_map", format!("{uid} {uid} 1")),
+                text(c"/proc/self/gid_map", format!("{gid} {gid} 1")),
+            ],
+        })
+    }
+
+    /// Moves the calling process, which has one thread, into the namespaces. Allocates nothing, so that it may be called
+    /// between fork and exec.
+    pub fn enter(&self) -> std::io::Result<()> {
+        if !geteuid().is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
+            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+            for map in &self.maps {
+                let file = nix::fcntl::open(map.file, OFlag::O_WRONLY, Mode::empty())?;
+                nix::unistd::write(&file, map.text.as_bytes())?;
+            }
+        }
+        // Later mounts outside appear here; mounts made here do not appear outside.
+        mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+        for bound in &self.binds {
+            mount(
+                Some(&*bound.from),
+                &*bound.over,
+                NONE,
+                MsFlags::MS_BIND,
+                NONE,
+            )?;
+        }
+        // It may be below what is hidden now.
+        Ok(nix::unistd::chdir(&*self.cwd)?)
+    }
 }
 
 /// Makes a root directory that has what is in the present one, and the prefix.

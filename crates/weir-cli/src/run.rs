@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weir_config::{all_keys, Config, Connectors, Drain, Environment, Loaded, ValueOrigin};
+use weir_config::{
+    all_keys, Config, Connectors, Drain, Environment, Loaded, MirrorUse, ValueOrigin,
+};
 use weir_instance::connection::Use;
 use weir_instance::directories::{self, Job, Remains};
 use weir_instance::errln;
@@ -22,11 +24,13 @@ use crate::args::{EarlierDrains, RunArgs, StartArgs};
 use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::inject::InjectedLibraries;
+use crate::linked::{ObstructedProgram, ProgramKind};
 use crate::locate::{elevated_directories, living, remains_of, run_dir_of};
+use crate::mirrors::Mirrors;
 use crate::report::DrainedFiles;
 use crate::run_stages::RunStages;
 use crate::transfers::finish_transfers;
-use crate::{inject, limits, mount, namespace, prefetch, report, supervise};
+use crate::{inject, limits, linked, mount, namespace, prefetch, report, supervise};
 
 /// The libraries that a command gets.
 pub fn libraries(
@@ -42,6 +46,12 @@ pub fn libraries(
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let config = &settings.config;
     let libraries = libraries(env, &config.run.connectors, &args.command)?;
+    let start = CommandStart {
+        words: &args.command,
+        libraries: &libraries,
+        mirror: config.run.mirror,
+        env,
+    };
     let elevated = config.elevated_directories();
     let stages = RunStages {
         stage_in: &args.stage_in,
@@ -60,7 +70,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             ..stages.of_running(&run_dir)?
         };
         stages.check()?;
-        let outcome = run_staged(args, &stages, &run_dir, &libraries, env)?;
+        let outcome = run_staged(&start, &stages, &run_dir)?;
         if !outcome.is_safe {
             tell_where_it_is(&run_dir, &run_dir.display().to_string());
         }
@@ -77,14 +87,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         )));
     }
     if config.mount.namespace {
-        if found.is_some() {
-            return Err(Failure::Refused(
-                "mount.namespace is for an instance of one server: ranks that a batch system starts \
-                 on other nodes would not be in the namespace; leave it out"
-                    .to_owned(),
-            ));
-        }
-        namespace::enter(config.mount.prefix.as_path()).context("mount.namespace")?;
+        enter_namespace(config, found.is_some())?;
     }
     if let Some(found) = found {
         let drain_to = absolute(args.drain_to.as_deref())?;
@@ -96,7 +99,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             lifeline: true,
         };
         let root = root::start(&found, plan)?;
-        let outcome = run_on(args, &stages, &root, &libraries, env);
+        let outcome = run_on(args.rank, &start, &stages, &root);
         if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
             let ready = root.server(root.own).cloned();
             let ready = ready.context("no server on this node")?;
@@ -124,7 +127,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         part: None,
     })?;
     tell_of_cleared(&server.ready);
-    let outcome = run_staged(args, &stages, &server.ready.run_dir, &libraries, env);
+    let outcome = run_staged(&start, &stages, &server.ready.run_dir);
     if let Some(code) = outcome.as_ref().ok().and_then(CommandOutcome::unsafe_code) {
         let ready = server.ready.clone();
         server.leave()?;
@@ -139,6 +142,18 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     );
     let code = outcome?.code();
     Ok(if ended { code } else { RUN_FAILED })
+}
+
+/// Moves this process into namespaces in which the prefix is a directory. `has_nodes`: the instance has several servers.
+fn enter_namespace(config: &Config, has_nodes: bool) -> Result<(), Failure> {
+    if has_nodes {
+        return Err(Failure::Refused(
+            "mount.namespace is for an instance of one server: ranks that a batch system starts \
+             on other nodes would not be in the namespace; leave it out"
+                .to_owned(),
+        ));
+    }
+    Ok(namespace::enter(config.mount.prefix.as_path()).context("mount.namespace")?)
 }
 
 /// The instance that is used, if one is that was there before: one that was named, or that of
@@ -285,16 +300,15 @@ fn tell_of_cleared(ready: &ReadyInstance) {
 
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.
 fn run_on(
-    args: &RunArgs,
+    rank: u16,
+    start: &CommandStart<'_>,
     stages: &RunStages<'_>,
     root: &RootAgent,
-    libraries: &InjectedLibraries,
-    env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
-    let rank = if args.rank == 0 { root.own } else { args.rank };
+    let rank = if rank == 0 { root.own } else { rank };
     let server = root.server(rank);
     let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
-    run_staged(args, stages, &server.run_dir, libraries, env)
+    run_staged(start, stages, &server.run_dir)
 }
 
 /// Stops an instance of several servers and reports; whether all went well with weir.
@@ -309,6 +323,14 @@ fn end_all(root: RootAgent, settings: &Loaded, drained_to: Option<&DrainedFiles<
             false
         }
     }
+}
+
+/// The command of `weir run`, and the way in which it gets the client.
+struct CommandStart<'a> {
+    words: &'a [OsString],
+    libraries: &'a InjectedLibraries,
+    mirror: MirrorUse,
+    env: &'a Environment,
 }
 
 /// How the command of `weir run` ended.
@@ -341,17 +363,15 @@ impl CommandOutcome {
 
 /// Runs the command between the stages that were asked for.
 fn run_staged(
-    args: &RunArgs,
+    start: &CommandStart<'_>,
     stages: &RunStages<'_>,
     run_dir: &Path,
-    libraries: &InjectedLibraries,
-    env: &Environment,
 ) -> Result<CommandOutcome, Failure> {
     let mut used = Use::begin(run_dir)?;
     stages.bring_in(run_dir)?;
     prefetch::prefetch(run_dir, stages.settings.evict_percent.0)?;
     let drains = stages.begin_drains(run_dir);
-    let mut outcome = run_in(args, run_dir, libraries, env, &mut used)?;
+    let mut outcome = run_in(start, run_dir, &mut used)?;
     // An instance that stays goes on with them.
     let is_moved = !outcome.was_served
         || !stages.ends_instance
@@ -400,20 +420,24 @@ fn tell_where_it_is(run_dir: &Path, name: &str) {
 }
 
 fn run_in(
-    args: &RunArgs,
+    start: &CommandStart<'_>,
     run_dir: &Path,
-    libraries: &InjectedLibraries,
-    env: &Environment,
     used: &mut Use,
 ) -> Result<CommandOutcome, Failure> {
-    let variables = inject::variables(run_dir, libraries, env)?;
+    let mut command = Command::new(&start.words[0]);
+    command.args(&start.words[1..]);
+    command.envs(inject::variables(run_dir, start.libraries, start.env)?);
     if let Some(warning) = limits::too_small_for(run_dir) {
         errln!("weir: warning: {warning}");
     }
-    if let Some(warning) = mount::not_seen_by(&args.command, run_dir) {
+    let obstructed = linked::find_obstructed(&start.words[0]);
+    let unseen = obstructed.as_ref();
+    if let Some(warning) = unseen.and_then(|program| mount::explain_unseen(program, run_dir)) {
         errln!("weir: warning: {warning}");
     }
-    let status = supervise::run(&args.command, &variables, &[])?;
+    let mirrors = mirror(start, obstructed.as_ref(), run_dir, &mut command)?;
+    let status = supervise::run(command, &[])?;
+    drop(mirrors);
     let was_served = used.is_served();
     if !was_served {
         errln!(
@@ -427,6 +451,32 @@ fn run_in(
         was_served,
         is_safe: true,
     })
+}
+
+/// Has a command find the elevated directories by the kernel, if it is to.
+fn mirror(
+    start: &CommandStart<'_>,
+    obstructed: Option<&ObstructedProgram>,
+    run_dir: &Path,
+    command: &mut Command,
+) -> Result<Option<Mirrors>> {
+    // A program that gets other rights is kept out of mounts of its user, and gets none in a user namespace.
+    let needs = obstructed.is_some_and(|program| program.kind != ProgramKind::Privileged);
+    let is_asked = start.mirror == MirrorUse::Always;
+    if !is_asked && (start.mirror == MirrorUse::Never || !needs) {
+        return Ok(None);
+    }
+    let put_over = |mirrors: Mirrors| mirrors.put_over(command).map(|()| mirrors);
+    match Mirrors::start(run_dir, start.env).and_then(put_over) {
+        Ok(mirrors) => Ok(Some(mirrors)),
+        Err(error) if is_asked => Err(error.context("run.mirror")),
+        Err(error) => {
+            errln!(
+                "weir: warning: it finds elevated directories as they are without weir: {error:#}"
+            );
+            Ok(None)
+        }
+    }
 }
 
 /// Stops the server and reports; whether all went well with weir.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
@@ -345,18 +345,13 @@ fn stage_by_command(
     target: &Path,
 ) -> Result<ExitStatus, Failure> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    let before: [&OsStr; 5] = [
-        program.as_os_str(),
-        "stage".as_ref(),
-        direction.as_ref(),
-        "-i".as_ref(),
-        run_dir.as_os_str(),
-    ];
-    let after: [&OsStr; 3] = ["--".as_ref(), source.as_os_str(), target.as_os_str()];
-    let words = before
-        .into_iter()
-        .chain(options.iter().map(OsString::as_os_str))
-        .chain(after);
-    let words: Vec<OsString> = words.map(OsStr::to_owned).collect();
-    supervise::run(&words, &[("LD_PRELOAD", OsString::new())], &FOR_COMMANDS)
+    let mut stage = Command::new(program);
+    stage
+        .args(["stage", direction, "-i"])
+        .arg(run_dir)
+        .args(options)
+        .arg("--")
+        .args([source, target])
+        .env("LD_PRELOAD", "");
+    supervise::run(stage, &FOR_COMMANDS)
 }

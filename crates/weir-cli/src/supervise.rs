@@ -12,7 +12,6 @@
 //!
 //! Left out: processes that the command leaves behind; they lose the instance with its end.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -91,22 +90,13 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code & 0xff).expect("masked")
 }
 
-/// Runs `command` with `variables` added to the environment, until it ends. It ignores the signals
-/// `deaf_to`.
+/// Runs a command until it ends. It ignores the signals `deaf_to`.
 ///
 /// Must be called from the main thread: the kernel's word that weir died goes by the thread
 /// that started the command.
-pub fn run(
-    command: &[OsString],
-    variables: &[(&str, OsString)],
-    deaf_to: &'static [Signal],
-) -> Result<ExitStatus, Failure> {
-    let mut start = Command::new(&command[0]);
-    start
-        .args(&command[1..])
-        .envs(variables.iter().map(|(name, value)| (name, value)));
+pub fn run(mut start: Command, deaf_to: &'static [Signal]) -> Result<ExitStatus, Failure> {
     let child = spawn(&mut start, deaf_to).map_err(|source| Failure::Command {
-        command: command[0].to_string_lossy().into_owned(),
+        command: start.get_program().to_string_lossy().into_owned(),
         source,
     })?;
     Ok(wait_for(&child)?)

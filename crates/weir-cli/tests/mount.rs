@@ -249,6 +249,131 @@ fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
     assert!(by_hand.is_dir());
 }
 
+/// A command that has no client in it.
+const WITHOUT_CLIENT: [&str; 5] = [
+    "env",
+    "LD_PRELOAD=",
+    "WEIR_INSTANCE=",
+    "WEIR_AT=",
+    "HDF5_VOL_CONNECTOR=",
+];
+
+#[test]
+fn an_elevated_directory_is_mounted_by_hand() {
+    let Some(room) = room() else { return };
+    let (pfs, at) = (directory(&room, "pfs"), directory(&room, "at"));
+    fs::write(pfs.join("old"), "of the PFS").unwrap();
+    let elevated = pfs.to_str().unwrap();
+    room.ok(&["start", "x", "--elevate", elevated]);
+    let at_path = at.to_str().unwrap();
+    let mount = |elevated: &str| room.run(&["mount", "-i", "x", "--elevated", elevated, at_path]);
+    let other = mount(room.path().to_str().unwrap());
+    assert!(
+        other.err.contains("is not elevated; these are: "),
+        "{other:?}"
+    );
+    assert_eq!(mount(elevated).code, Some(0));
+    assert_eq!(fs::read_to_string(at.join("old")).unwrap(), "of the PFS");
+    fs::write(at.join("new"), "by the kernel").unwrap();
+    fs::remove_file(at.join("old")).unwrap();
+    fs::create_dir(at.join("d")).unwrap();
+    let new = pfs.join("new");
+    let seen = room.ok(&["run", "-i", "x", "cat", new.to_str().unwrap()]);
+    assert_eq!(seen, "by the kernel");
+    let again = mount(elevated);
+    assert!(again.err.contains("already"), "{again:?}");
+    // It is no use of the instance, and what was written by it is moved.
+    room.ok(&["stop", "x"]);
+    nothing_stays(&room);
+    assert_eq!(fs::read_to_string(&new).unwrap(), "by the kernel");
+    assert!(!pfs.join("old").exists() && pfs.join("d").is_dir());
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn a_command_without_the_client_finds_elevated_directories() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    let elevated = pfs.to_str().unwrap();
+    let script = "cd pfs && cat old && echo new > new && mv new old && mkdir d && ls; \
+                  readlink /proc/self/cwd; grep -c ' '$PWD' .* fuse' /proc/self/mountinfo";
+    for servers in ["1", "3"] {
+        fs::write(pfs.join("old"), "old\n").unwrap();
+        let run = ["run", "--servers", servers, "--elevate", elevated];
+        let always = ["--set", "run.mirror=always"];
+        let command = [&WITHOUT_CLIENT[..], &["sh", "-c", script]].concat();
+        let done = room.run(&[&run[..], &always, &command].concat()).ended(0);
+        assert_eq!(
+            done.out,
+            format!("old\nd\nold\n{elevated}\n1\n"),
+            "{done:?}"
+        );
+        assert_eq!(fs::read_to_string(pfs.join("old")).unwrap(), "new\n");
+        fs::remove_dir(pfs.join("d")).unwrap();
+        // Programs that have the client find the same there.
+        let done = room.run(&[&run[..], &always, &["sh", "-c", script]].concat());
+        let done = done.ended(0);
+        assert!(done.out.starts_with("new\nd\nold\n"), "{done:?}");
+        fs::remove_dir(pfs.join("d")).unwrap();
+        nothing_stays(&room);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+    // Without a mirror such a program finds the PFS.
+    let command = [&WITHOUT_CLIENT[..], &["sh", "-c", script]].concat();
+    let never = ["run", "--elevate", elevated, "--set", "run.mirror=never"];
+    let done = room.run(&[&never[..], &command].concat()).ended(1);
+    assert!(done.out.ends_with("\n0\n"), "{done:?}");
+}
+
+#[test]
+fn what_a_killed_mirror_was_told_is_safe() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    let elevated = pfs.to_str().unwrap();
+    let script = "echo kept > pfs/kept; exec 3> pfs/open; echo open >&3; echo ready; read line; \
+                  echo lost >&3 || exit 7";
+    let always = ["run", "--elevate", elevated, "--set", "run.mirror=always"];
+    let command = [&WITHOUT_CLIENT[..], &["sh", "-c", script]].concat();
+    for kills_run in [false, true] {
+        let mut run = room.weir(&[&always[..], &command].concat());
+        run.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        first_line(&mut run);
+        // At the end of its input the command would write on.
+        let input = run.stdin.take();
+        if kills_run {
+            run.kill().unwrap();
+            run.wait().unwrap();
+            wait_until("the instance is dead", || mount_processes(&room).is_empty());
+            let recovered = room.ok(&["recover", "--list"]);
+            assert!(recovered.contains("run-"), "{recovered}");
+            let name = recovered
+                .split_whitespace()
+                .find(|word| word.starts_with("run-"));
+            room.ok(&["recover", name.unwrap().trim_end_matches(':')]);
+        } else {
+            let mirror = |pid: &Pid| {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&line).contains("--elevated")
+            };
+            let mirrors = mount_processes(&room);
+            kill(
+                *mirrors.iter().find(|pid| mirror(pid)).unwrap(),
+                Signal::SIGKILL,
+            )
+            .unwrap();
+            drop(input);
+            assert_eq!(run.wait().unwrap().code(), Some(7));
+        }
+        nothing_stays(&room);
+        for (name, content) in [("kept", "kept\n"), ("open", "open\n")] {
+            assert_eq!(fs::read_to_string(pfs.join(name)).unwrap(), content);
+            fs::remove_file(pfs.join(name)).unwrap();
+        }
+    }
+}
+
 /// daemon, whom fusermount3 finds on each machine.
 const USER: u32 = 1;
 
@@ -296,6 +421,37 @@ fn an_ordinary_user_mounts_by_fusermount3() {
     let done = run_as_user(&room, &["run", "bash", "-c", script]).ended(0);
     assert_eq!(done.out, "1\ntext\n1\n", "{done:?}");
     nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn an_ordinary_user_finds_elevated_directories_by_the_kernel() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    std::os::unix::fs::chown(&pfs, Some(USER), Some(USER)).unwrap();
+    let script =
+        "id -u; cd pfs && echo text > f && cat f && mv f g && ls; grep CapEff /proc/self/status";
+    let always = [
+        "run",
+        "--elevate",
+        pfs.to_str().unwrap(),
+        "--set",
+        "run.mirror=always",
+    ];
+    let command = [&WITHOUT_CLIENT[..], &["bash", "-c", script]].concat();
+    let done = run_as_user(&room, &[&always[..], &command].concat());
+    if done.err.contains("a mount namespace with them") || done.err.contains("fusermount3") {
+        weir_cluster::skip(
+            "mirrors of an ordinary user",
+            "fusermount3, user namespaces",
+        );
+        return;
+    }
+    let done = done.ended(0);
+    let expected = "1\ntext\ng\nCapEff:\t0000000000000000\n";
+    assert_eq!(done.out, expected, "{done:?}");
+    nothing_stays(&room);
+    assert_eq!(fs::read_to_string(pfs.join("g")).unwrap(), "text\n");
     assert_eq!(room.left_behind(), [""; 0]);
 }
 

@@ -5,7 +5,7 @@
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::proto::beneath::{name_of, MOUNT_LINK, SHARE_OFFSET};
+use weir_core::proto::beneath::{name_of, MIRROR_MARK, MOUNT_LINK, SHARE_OFFSET};
 use weir_core::types::Ino;
 
 use core::ops::Range;
@@ -25,6 +25,13 @@ pub enum Transfer<'b> {
 pub fn mount_of(run_dir: &[u8]) -> Option<Vec<u8>> {
     let link = [run_dir, b"/", MOUNT_LINK.as_bytes()].concat();
     Some(rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes())
+}
+
+/// True if the kernel finds a mirror of the instance with this run directory at the path of an elevated directory.
+pub fn is_mirrored(path: &[u8], run_dir: &[u8]) -> bool {
+    let mut mark = [0; 4096];
+    let length = rustix::fs::getxattr(path, MIRROR_MARK, &mut mark);
+    length.is_ok_and(|length| mark[..length] == *run_dir)
 }
 
 /// Opens an inode in the mount at `mount`.

@@ -41,6 +41,6 @@ pub use settings::{
 pub use types::{
     paths_to_toml, ArrayLog, Budget, Connector, ConnectorChoice, Connectors, Directories,
     DrainOrder, HugePages, KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method,
-    MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode, Visibility,
-    WarmBudget, WholePercent,
+    MirrorUse, MountPrefix, PrefetchTime, ReportFormat, Setting, Size, Transport, UpdateMode,
+    Visibility, WarmBudget, WholePercent,
 };

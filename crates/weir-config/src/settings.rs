@@ -14,8 +14,8 @@ use crate::patterns::Patterns;
 use crate::rules::{ElevateSettings, Rules};
 use crate::types::{
     ArrayLog, Budget, Connectors, Directories, DrainOrder, ElevatedPaths, HugePages, InvalidValue,
-    KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MountPrefix, RawValue,
-    ReportFormat, Setting, Size, Stripe, Transport, Visibility, WarmBudget, WholePercent,
+    KernelMount, LaminateOn, LogFlush, LogLevel, LoggedFiles, Method, MirrorUse, MountPrefix,
+    RawValue, ReportFormat, Setting, Size, Stripe, Transport, Visibility, WarmBudget, WholePercent,
 };
 
 /// A section of `weir.toml`.
@@ -360,6 +360,12 @@ settings! {
         /// these, but `hdf5` only if the command starts a program that is linked with HDF5 and MPI, for an HDF5 that
         /// is linked statically fails if it cannot load it.
         connectors: Connectors = "auto",
+        /// The kernel mounts elevated directories, too, and the command finds them in a mount namespace of its own, each
+        /// at its own path. `auto`: if the command is a program that the client cannot be in (a static one); `always`:
+        /// also if it starts such programs itself; `never`. /dev/fuse must be open to the user, and unless that is root
+        /// fusermount3 be installed and user namespaces allowed; setuid programs have no effect there then. Programs that
+        /// run on other nodes are not in the namespace.
+        mirror: MirrorUse = "auto",
     }
 
     /// Array writes of PnetCDF, with the connector `pnetcdf`: docs/GUIDE.md, "Connectors".

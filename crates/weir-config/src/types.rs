@@ -709,6 +709,18 @@ words! {
 }
 
 words! {
+    /// The commands that find elevated directories by the kernel.
+    MirrorUse, "\"auto\", \"always\" or \"never\"" {
+        /// Programs that the client cannot be in.
+        Auto = "auto",
+        /// All.
+        Always = "always",
+        /// None.
+        Never = "never",
+    }
+}
+
+words! {
     /// The log of array writes.
     ArrayLog, "\"process\", \"node\" or \"none\"" {
         /// Each process has one.

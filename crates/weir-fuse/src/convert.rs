@@ -75,19 +75,12 @@ pub fn time(time: TimeOrNow) -> Time {
             sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
             nsec: i64::from(since.subsec_nanos()),
         },
-        // A time before 1970, whose nanoseconds count forward.
+        // A time before 1970: the protocol's crate subtracts its nanoseconds, which count forward.
         Err(before) => {
             let before = before.duration();
-            let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-            match i64::from(before.subsec_nanos()) {
-                0 => Time {
-                    sec: -whole,
-                    nsec: 0,
-                },
-                part => Time {
-                    sec: (-whole).saturating_sub(1),
-                    nsec: 1_000_000_000 - part,
-                },
+            Time {
+                sec: i64::try_from(before.as_secs()).map_or(i64::MIN, |whole| -whole),
+                nsec: i64::from(before.subsec_nanos()),
             }
         }
     }
@@ -97,12 +90,24 @@ pub fn time(time: TimeOrNow) -> Time {
 mod tests {
     use super::*;
 
+    /// The time that the protocol's crate makes of what the kernel sends.
+    fn sent(at: Time) -> SystemTime {
+        let nsec = u32::try_from(at.nsec).unwrap();
+        match u64::try_from(at.sec) {
+            Ok(sec) => UNIX_EPOCH + Duration::new(sec, nsec),
+            Err(_) => UNIX_EPOCH - Duration::new(at.sec.unsigned_abs(), nsec),
+        }
+    }
+
     #[test]
     fn times_survive_both_ways() {
         for (sec, nsec) in [(0, 0), (1, 5), (-1, 5), (-1, 0), (-7, 999_999_999)] {
             let wanted = Time { sec, nsec };
-            let there = TimeOrNow::SpecificTime(system_time(wanted));
-            assert_eq!(time(there), wanted);
+            assert_eq!(time(TimeOrNow::SpecificTime(sent(wanted))), wanted);
+            let before = UNIX_EPOCH.duration_since(system_time(wanted));
+            if let Ok(before) = before.map(|before| before.as_nanos().cast_signed()) {
+                assert_eq!(-before, i128::from(sec) * 1_000_000_000 + i128::from(nsec));
+            }
         }
         assert_eq!(time(TimeOrNow::Now).nsec, UTIME_NOW);
     }

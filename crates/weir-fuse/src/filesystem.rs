@@ -28,9 +28,9 @@ use crate::requester::on_behalf;
 /// Of open(2), on x86-64 and aarch64.
 const O_APPEND: i32 = 0o2000;
 /// The time for which the kernel may cache a name or an attribute: none.
-const NEVER: Duration = Duration::ZERO;
+pub const NEVER: Duration = Duration::ZERO;
 /// Inode numbers are never reused: their bits include a generation.
-const GENERATION: Generation = Generation(0);
+pub const GENERATION: Generation = Generation(0);
 /// The most bytes that one copy_file_range moves.
 const MAX_COPY: u64 = 16 << 20;
 /// The size of one request for directory entries: that of the kernel's buffer, in bytes.

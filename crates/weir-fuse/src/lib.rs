@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | this file | mounting and unmounting |
 //! | `filesystem` | the kernel's requests |
+//! | `mirror` | an elevated directory, as interposed programs see it |
 //! | `requester` | the process that made a request: its groups, its signals |
 //! | `files` | open files by the kernel's handle numbers |
 //! | `pages` | files of which the kernel keeps pages |
@@ -22,12 +23,13 @@
 //!
 //! Left out: FUSE over io_uring, which the administrator has to turn on; the interruption of
 //! requests other than waiting for a lock, which all end within the server's deadline.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod convert;
 mod files;
 mod filesystem;
 mod locks;
+mod mirror;
 mod pages;
 mod requester;
 
@@ -47,6 +49,7 @@ use weir_client::process::mounted::beneath::{name_of, DROP};
 use weir_client::process::mounted::{Ino, Tree};
 
 use filesystem::TreeFs;
+use mirror::MirrorFs;
 
 /// The types of mounts in /proc/self/mountinfo: mount(2) takes no subtype.
 const FS_TYPES: [&str; 2] = ["fuse", "fuse.weir"];
@@ -55,6 +58,8 @@ const SOURCE: &str = "weir";
 
 /// The most threads that serve requests. Each sleeps while there are none.
 const MAX_THREADS: usize = 8;
+/// The same, of a mirror: more, since a request may wait for a parallel file system.
+const MIRROR_THREADS: usize = 32;
 
 /// The reason why an instance could not be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +69,14 @@ pub enum MountError {
     Server {
         /// The run directory of the instance.
         run_dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The directory to mirror cannot be used.
+    #[error("cannot mirror {dir}: {source}")]
+    Source {
+        /// The directory.
+        dir: PathBuf,
         /// The cause.
         source: io::Error,
     },
@@ -77,11 +90,21 @@ pub enum MountError {
     },
 }
 
-/// A mounted instance.
+impl MountError {
+    fn kernel(dir: &Path, source: io::Error) -> MountError {
+        MountError::Kernel {
+            dir: dir.to_owned(),
+            source,
+        }
+    }
+}
+
+/// A mounted instance, or a mounted mirror of an elevated directory.
 #[derive(Debug)]
 pub struct Mounted {
     place: MountPoint,
-    tree: Tree,
+    /// Of an instance.
+    tree: Option<Tree>,
     serving: JoinHandle<io::Result<()>>,
 }
 
@@ -96,21 +119,18 @@ impl Mounted {
             run_dir: run_dir.to_owned(),
             source: io::Error::from_raw_os_error(errno.raw_os_error()),
         })?;
-        let kernel = |source| MountError::Kernel {
-            dir: dir.to_owned(),
-            source,
-        };
+        let kernel = |source| MountError::kernel(dir, source);
+        let mut config = config();
+        if nix::unistd::geteuid().is_root() {
+            config.acl = SessionACL::All;
+        }
         let tree_fs = TreeFs::new(tree);
         let pages = tree_fs.pages();
-        let session = Session::new(tree_fs, dir, &config()).map_err(kernel)?;
+        let session = Session::new(tree_fs, dir, &config).map_err(kernel)?;
         pages.tell_kernel_by(session.notifier());
-        let serving = std::thread::Builder::new()
-            .name("mount".to_owned())
-            .spawn(move || session.run())
-            .map_err(kernel)?;
-        let place = MountPoint::open(dir).map_err(kernel)?;
+        let mounted = Mounted::serve(session, dir, Some(tree))?;
         if tree.has_other_nodes() {
-            let root = place.root.try_clone().map_err(kernel)?;
+            let root = mounted.place.root.try_clone().map_err(kernel)?;
             let follow = move || {
                 let followed = let_go_of_device().and_then(|()| {
                     let followed = pages.follow(|ino| drop_pages(&root, ino));
@@ -125,6 +145,38 @@ impl Mounted {
                 .spawn(follow)
                 .map_err(kernel)?;
         }
+        Ok(mounted)
+    }
+
+    /// Mounts a mirror of the elevated directory `source` at the existing directory `dir`. Only the user of this process may enter it.
+    ///
+    /// This process must have the interposer, by which it sees the directory as the programs of the instance do.
+    pub fn mirror(run_dir: &Path, source: &Path, dir: &Path) -> Result<Mounted, MountError> {
+        let mirror = MirrorFs::new(run_dir, source).map_err(|error| MountError::Source {
+            dir: source.to_owned(),
+            source: error,
+        })?;
+        let mut config = config();
+        config.n_threads = Some(MIRROR_THREADS);
+        let session = Session::new(mirror, dir, &config);
+        Mounted::serve(
+            session.map_err(|source| MountError::kernel(dir, source))?,
+            dir,
+            None,
+        )
+    }
+
+    fn serve<F: fuser::Filesystem + 'static>(
+        session: Session<F>,
+        dir: &Path,
+        tree: Option<Tree>,
+    ) -> Result<Mounted, MountError> {
+        let kernel = |source| MountError::kernel(dir, source);
+        let serving = std::thread::Builder::new()
+            .name("mount".to_owned())
+            .spawn(move || session.run())
+            .map_err(kernel)?;
+        let place = MountPoint::open(dir).map_err(kernel)?;
         Ok(Mounted {
             place,
             tree,
@@ -132,7 +184,7 @@ impl Mounted {
         })
     }
 
-    /// Blocks until the server has ended, `stopped` returns, or the file system was unmounted. Then
+    /// Blocks until the server of an instance that is mounted has ended, `stopped` returns, or the file system was unmounted. Then
     /// it unmounts; files that programs still have open return ENOTCONN once this process has
     /// ended.
     pub fn wait(self, stopped: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -156,14 +208,16 @@ impl Mounted {
                 served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))),
             )
         };
-        when(
-            "end",
-            tell.clone(),
-            Box::new(move || {
-                tree.wait_for_end();
-                MountEnd::Stopped
-            }),
-        )?;
+        if let Some(tree) = tree {
+            when(
+                "end",
+                tell.clone(),
+                Box::new(move || {
+                    tree.wait_for_end();
+                    MountEnd::Stopped
+                }),
+            )?;
+        }
         when(
             "stop",
             tell.clone(),
@@ -268,9 +322,6 @@ fn config() -> Config {
         MountOption::NoSuid,
         MountOption::NoDev,
     ];
-    if nix::unistd::geteuid().is_root() {
-        config.acl = SessionACL::All;
-    }
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.n_threads = Some(processors.clamp(2, MAX_THREADS));
     config.clone_fd = nix::unistd::access("/dev/fuse", nix::unistd::AccessFlags::W_OK).is_ok();

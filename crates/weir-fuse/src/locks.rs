@@ -16,8 +16,9 @@ use crate::convert::errno;
 use crate::requester::is_interrupted;
 
 /// The most requests that wait for locks at a time; more get ENOLCK.
-const MAX_WAITING: usize = 4096;
-const F_UNLCK: i32 = 2;
+pub const MAX_WAITING: usize = 4096;
+/// The kind that releases a lock: fcntl(2).
+pub const F_UNLCK: i32 = 2;
 
 /// The owners of locks of all files.
 #[derive(Clone, Debug)]
@@ -119,7 +120,7 @@ fn answer(reply: ReplyEmpty, done: Result<(), Errno>) {
 }
 
 /// The last byte of a range, as the protocol has it.
-fn last_byte(end: u64) -> u64 {
+pub fn last_byte(end: u64) -> u64 {
     match end {
         u64::MAX => i64::MAX.unsigned_abs(),
         end => end.saturating_sub(1),

@@ -43,8 +43,8 @@ pub struct Job {
     pub weir_options: Options,
     /// The kernel mount that it requires.
     pub mount: KernelMount,
-    /// On weir: in a directory of an elevated one, instead of the mount prefix.
-    pub elevated: bool,
+    /// On weir: the directory of the test.
+    pub place: TestedDirectory,
     /// The time limit.
     pub limit: Duration,
 }
@@ -88,6 +88,22 @@ impl Options {
     }
 }
 
+/// The options of `weir run` and the command by which a program gets no client, and finds elevated directories by the kernel.
+const WITHOUT_CLIENT: [&str; 10] = [
+    "--set",
+    "run.mirror=always",
+    "--",
+    "/usr/bin/env",
+    "-u",
+    "WEIR_TEST_ON_WEIR",
+    // Where they are missing, the client puts them back.
+    "LD_PRELOAD=",
+    "WEIR_INSTANCE=",
+    "HDF5_VOL_CONNECTOR=",
+    "WEIR_AT=",
+];
+const END_OF_OPTIONS: usize = 2;
+
 fn mib(count: u64) -> OsString {
     format!("{count}M").into()
 }
@@ -130,16 +146,21 @@ impl Target {
                 words.extend([binary.into(), "run".into()]);
                 words.extend(job.weir_options.words()?);
                 words.extend(job.mount.options().iter().map(OsString::from));
-                let (dir, cleanup) = if job.elevated {
+                let (dir, cleanup) = if job.place == TestedDirectory::Prefix {
+                    (PathBuf::from("/weir"), None)
+                } else {
                     let pfs = own_dir(&std::env::temp_dir())?;
                     let dir = pfs.join("project");
                     std::fs::create_dir(&dir).context("a directory of the PFS")?;
                     words.extend(["--elevate".into(), pfs.clone().into()]);
                     (dir, Some(pfs))
-                } else {
-                    (PathBuf::from("/weir"), None)
                 };
-                words.push("--".into());
+                let last: &[&str] = match job.place {
+                    TestedDirectory::Prefix | TestedDirectory::Elevated => &["--"],
+                    TestedDirectory::ElevatedAndMirrored => &WITHOUT_CLIENT[..=END_OF_OPTIONS],
+                    TestedDirectory::Mirrored => &WITHOUT_CLIENT,
+                };
+                words.extend(last.iter().map(OsString::from));
                 (dir, cleanup)
             }
             Self::Directory(base) => {
@@ -155,6 +176,19 @@ impl Target {
         command.args(arguments);
         Ok((command, cleanup))
     }
+}
+
+/// The directory in which a test's program works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TestedDirectory {
+    /// The mount prefix.
+    Prefix,
+    /// A directory of an elevated one.
+    Elevated,
+    /// The same, and the kernel has it, too.
+    ElevatedAndMirrored,
+    /// The same, and the program finds it by the kernel, without the client.
+    Mirrored,
 }
 
 /// `WEIR_TEST_BINARY`, else the `weir` of this profile, built now so that it is up to date.

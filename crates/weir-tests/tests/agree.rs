@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Trial};
 use weir_tests::build::{program_in, Compiler};
-use weir_tests::launch::{run, Job, Options, Target};
+use weir_tests::launch::{run, Job, Options, Target, TestedDirectory};
 use weir_tests::mount::KernelMount;
 use weir_tests::needs::{self, Need};
 use weir_tests::{number, source_root, trials};
@@ -119,7 +119,7 @@ impl Check {
             arguments,
             weir_options: self.options(),
             mount: KernelMount::Either,
-            elevated: false,
+            place: TestedDirectory::Prefix,
             limit: trials::limit(LIMIT_S)?,
         })
     }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use libtest_mimic::{Arguments, Trial};
 use weir_cluster::skip::Lack;
 use weir_tests::build::{self, Compiler};
-use weir_tests::launch::{check_file, run, Job, Options, Target};
+use weir_tests::launch::{check_file, run, Job, Options, Target, TestedDirectory};
 use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::needs::{self, Need};
 use weir_tests::trials;
@@ -44,8 +44,7 @@ struct Check {
     weir_options: Options,
     /// The kernel mount that it requires; ignored on a directory.
     mount: KernelMount,
-    /// In an elevated directory.
-    elevated: bool,
+    place: TestedDirectory,
     /// A package that no Debian package has: a script in `tools/` that prints its directory if it is installed.
     tool: Option<&'static str>,
 }
@@ -72,7 +71,25 @@ impl Check {
 
     const fn elevated(self) -> Check {
         Check {
-            elevated: true,
+            place: TestedDirectory::Elevated,
+            ..self
+        }
+    }
+
+    /// In an elevated directory that the kernel has, too.
+    const fn beside_mirror(self) -> Check {
+        Check {
+            place: TestedDirectory::ElevatedAndMirrored,
+            mount: KernelMount::Needed,
+            ..self
+        }
+    }
+
+    /// In an elevated directory, without the client.
+    const fn mirrored(self) -> Check {
+        Check {
+            place: TestedDirectory::Mirrored,
+            mount: KernelMount::Needed,
             ..self
         }
     }
@@ -168,7 +185,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         fetched: &[],
         weir_options: USUAL,
         mount: KernelMount::Either,
-        elevated: false,
+        place: TestedDirectory::Prefix,
         tool: None,
     }
 }
@@ -314,6 +331,22 @@ const CHECKS: &[Check] = &[
         "pnetcdf_io", "openmpi",
         &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF, needs::PNETCDF_TOOLS, needs::NETCDF_TOOLS])
         .compiled(&[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)]).elevated(),
+    // The same by the kernel, without the client
+    shell("mirror::as_in_a_plain_directory", "shell/elevate_plain.sh", &[needs::PYTHON])
+        .with(&["mirror"]).mounted(KernelMount::Needed),
+    shell("mirror::random_operations", "shell/elevate_rules.sh", &[needs::PYTHON])
+        .with(&["mirror"]).mounted(KernelMount::Needed),
+    shell("mirror::static_programs_beside_injected_ones", "shell/mounted.sh", &[needs::CC, needs::PYTHON]).beside_mirror(),
+    shell("mirror::static_programs_beside_injected_ones_on_several_servers",
+        "shell/mounted.sh", &[needs::CC, needs::PYTHON]).on(FOUR).beside_mirror(),
+    shell("mirror::bash", "shell/bash_files.sh", SHELL).mirrored(),
+    shell("mirror::coreutils", "shell/coreutils.sh", SHELL).mirrored(),
+    shell("mirror::git_cmake_sqlite_vim_and_others", "shell/programs.sh", PROGRAMS).mirrored(),
+    python("mirror::python_files", "python/files.py", &[needs::PYTHON]).mirrored(),
+    c("mirror::vectors_truncate_sparse_append", "c/posix_io.c").mirrored(),
+    c("mirror::glob_wordexp_fts_ftw_scandir", "c/walks.c").mirrored(),
+    c("mirror::errno_of_what_must_fail", "c/errnos.c").mirrored(),
+    c("mirror::what_is_replaced_is_always_found", "c/replaced.c").mirrored(),
     c("libc::glob_wordexp_fts_ftw_scandir_as_libc_walks", "c/walks.c"),
     c("libc::what_libc_looks_at_from_inside_and_links_of_proc", "c/insides.c"),
     c("names::files_without_a_name", "c/tmpfile.c"),
@@ -473,7 +506,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             .collect(),
         weir_options: check.weir_options,
         mount: check.mount,
-        elevated: check.elevated,
+        place: check.place,
         limit: trials::limit(LIMIT_S)?,
     })
 }

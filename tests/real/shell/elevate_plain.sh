@@ -2,8 +2,11 @@
 # An elevated directory is as a plain one to programs that look closely: errnos of empty paths, permissions of the parallel
 # file system (PFS), what a truncation keeps, modes, groups and times. Each program runs in a plain directory and in an
 # elevated one; it must say the same there, and leave the same. Only on weir. As root also what another user finds.
+# Argument: mirror, for programs without the client, which find the directory by the kernel.
 . "$(dirname "$0")/check.sh"
 begin_drains
+mirrored=()
+[ "${2:-}" = mirror ] && mirrored=(--set run.mirror=always -- env LD_PRELOAD= WEIR_INSTANCE=)
 umask 022
 chmod 755 "$outside"
 
@@ -25,7 +28,7 @@ agree() {
 		(cd $way && . ../make.sh)
 	done
 	(cd plain && ${as:-} bash ../program.sh > ../plain.said/log 2>&1)
-	${as:-} "$weir" run --set run.report=none --set memory.warm=0 --memory 64M --elevate "$outside/pfs" -- \
+	${as:-} "$weir" run --set run.report=none --set memory.warm=0 --memory 64M --elevate "$outside/pfs" "${mirrored[@]:---}" \
 		bash -c 'cd "$1" && bash ../program.sh > ../pfs.said/log 2>&1; true' - "$outside/pfs" 2> pfs.said/run
 	same "$1: everything is moved" 0 $?
 	same "$1: what the program says" "$(cat plain.said/log)" "$(cat pfs.said/log)"
@@ -157,7 +160,8 @@ stat -c '%n %Y %y' timed.* .
 PROGRAM
 agree "times before 1970"
 
-if [ "$(id -u)" = 0 ]; then
+# Another user of a mirror needs /dev/fuse: the tests of the command have that.
+if [ "$(id -u)" = 0 ] && [ -z "${mirrored[*]}" ]; then
 	mkdir read-only
 	mount="mount --bind read-only read-only && mount -o remount,bind,ro read-only"
 	if unshare -m bash -c "$mount" 2> /dev/null; then

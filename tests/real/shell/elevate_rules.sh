@@ -1,10 +1,16 @@
 #!/bin/bash
 # [[elevate]] in a weir.toml: files that a rule leaves on the parallel file system, takes before they are changed, keeps in
 # the instance, or moves first; and [[prefetch]]: files that are taken before a command begins. Random operations must say the same as on a plain directory, whatever the rule. Only on
-# weir. ELEVATE_SEEDS: how many runs of random operations.
+# weir. ELEVATE_SEEDS: how many runs of random operations. Argument: mirror, for random operations without the client, by the
+# kernel.
 . "$(dirname "$0")/check.sh"
 begin_drains
 programs=$here/../python
+bare=()
+if [ "${2:-}" = mirror ]; then
+	bare=(env LD_PRELOAD= WEIR_INSTANCE=)
+	export WEIR_RUN_MIRROR=always
+fi
 
 # ruled [OPTION...] -- COMMAND...: runs a command with the rule of weir.toml.
 ruled() {
@@ -38,7 +44,7 @@ differ() {
 	make_project plain
 	make_project pfs
 	python3 "$programs/union.py" plain "$seed" "$steps" > plain.log 2>&1
-	ruled "$@" -- python3 "$programs/union.py" "$outside/pfs" "$seed" "$steps" > pfs.log 2> pfs.err ||
+	ruled "$@" -- "${bare[@]}" python3 "$programs/union.py" "$outside/pfs" "$seed" "$steps" > pfs.log 2> pfs.err ||
 		{ echo "seed $seed: exit $?"; cat pfs.err; return 0; }
 	diff plain.log pfs.log > different || { echo "seed $seed:"; head -n 4 different; return 0; }
 	diff <(shown plain) <(shown pfs) > different || { echo "seed $seed, on the target:"; head -n 4 different; return 0; }
@@ -54,6 +60,7 @@ for lines in 'skip = ["**/a", "d1"]' 'only = "**/[bc]"' 'update = "take"' $'skip
 	[ -n "$wrong" ] || wrong=$(differ 11 300 --servers 3)
 	same "random operations, $lines" '' "$wrong"
 done
+[ -z "${bare[*]}" ] || { check_end; exit; }
 
 # below DIRECTORY: what the parallel file system has, from within a command.
 cat > below.sh <<'PROGRAM'

@@ -15,6 +15,9 @@ pub const PREFIX_VARIABLE: &str = "WEIR_AT";
 /// descriptor of weir's: the process's number.
 pub const NOTHING_VARIABLE: &str = "WEIR_NOTHING_INHERITED";
 
+/// The environment variable of the process of a mirror: it is no program that uses the instance by itself.
+pub const MIRROR_VARIABLE: &str = "WEIR_MIRROR";
+
 /// An environment variable, if it is not empty. Before libc has set up the environment, it is read
 /// from the kernel's.
 pub(super) fn variable(name: &str) -> Option<Vec<u8>> {

@@ -10,10 +10,10 @@ use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
 use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
-use super::environment::{variable, PREFIX_VARIABLE};
+use super::environment::{variable, MIRROR_VARIABLE, PREFIX_VARIABLE};
 use super::forks::ForkWatch;
 use super::known_paths::{OpaqueDirectories, OutsidePaths};
-use crate::beneath::mount_of;
+use crate::beneath::{is_mirrored, mount_of};
 use crate::kernel::{Fd, Slot};
 use crate::node::Node;
 use crate::path::{ElevatedTree, Prefix, Roots};
@@ -110,6 +110,14 @@ pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
     (0..MOST_TREES).map_while(tree).collect()
 }
 
+/// The kind of client that this process is.
+fn client_kind() -> ClientKind {
+    match variable(MIRROR_VARIABLE) {
+        Some(_) => ClientKind::Mount,
+        None => ClientKind::Program,
+    }
+}
+
 /// The error for a process whose instance has lost its directories or its server.
 fn ended(error: Errno) -> Errno {
     match error {
@@ -182,17 +190,20 @@ impl InstanceConnection {
         let (shm_dir, prefix) = if let Some(known) = known {
             known
         } else {
-            let session = Session::connect(&run_dir, ClientKind::Program).ok()?;
+            let session = Session::connect(&run_dir, client_kind()).ok()?;
             forks.detect_forks();
             let welcome = self.set_session(session).welcome();
             let shm_dir = welcome.shm_dir.clone().into();
             (shm_dir, welcome.prefix.clone().into())
         };
+        let mut elevated = elevated_trees(&run_dir).into_vec();
+        // Where a mirror lies over a directory, the kernel finds the whole tree there.
+        elevated.retain(|tree| !is_mirrored(tree.target.bytes(), &run_dir));
         Some(Instance {
             shm_dir,
             roots: Roots {
                 main: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
-                elevated: elevated_trees(&run_dir),
+                elevated: elevated.into(),
             },
             opaque: OpaqueDirectories::new(),
             outside: OutsidePaths::new(),
@@ -218,7 +229,7 @@ impl InstanceConnection {
         }
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
         let node = self.map_node()?;
-        let session = Session::connect_to(&instance.run_dir, node, ClientKind::Program);
+        let session = Session::connect_to(&instance.run_dir, node, client_kind());
         let session = session.map_err(ended)?;
         forks.detect_forks();
         Ok(self.set_session(session))

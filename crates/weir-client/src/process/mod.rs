@@ -131,7 +131,7 @@ use cwd::CurrentDirCalls;
 use descriptors::Descriptors;
 use dir::ListingCalls;
 use elevated::LowerListings;
-pub use environment::{INSTANCE_VARIABLE, NOTHING_VARIABLE};
+pub use environment::{INSTANCE_VARIABLE, MIRROR_VARIABLE, NOTHING_VARIABLE};
 use first_call::FirstCall;
 pub use forks::own_pid;
 use inherit::Inheritance;

@@ -1,0 +1,356 @@
+//! The files that the kernel knows of a mirror, by the numbers that it has for them.
+//!
+//! A node has the directory and the name by which it was looked up last; its path is made of these. A descriptor for each
+//! would follow a file whose name changes, but the kernel remembers as many nodes as it has memory for.
+//!
+//! Invariants:
+//! - a file has one number as long as the kernel knows it, by whichever of its names;
+//! - [`MirrorNodes::at`] acts on a path that was a node's at some time of the call: if a rename by way of the mirror
+//!   came between, it acts on the new path.
+//!
+//! Left out: names that programs change past the mirror. The kernel looks up every name of a path again, and so finds the
+//! new ones. A current directory whose own path another program changes is lost (ENOENT), as on NFS.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use fuser::INodeNo;
+use nix::errno::Errno;
+
+/// The step to the next number, if a file of another file system has one (2^64 divided by the golden ratio).
+const NUMBER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The nodes of a mirror.
+#[derive(Debug)]
+pub struct MirrorNodes {
+    root: PathBuf,
+    table: Mutex<NodeTable>,
+    /// Held for writing by who changes names, until the table has them.
+    renames: RwLock<()>,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct MirrorName<'a> {
+    /// The directory.
+    pub parent: INodeNo,
+    /// The name.
+    pub name: &'a OsStr,
+}
+
+impl MirrorName<'_> {
+    fn key(self) -> (u64, OsString) {
+        (self.parent.0, self.name.to_owned())
+    }
+}
+
+#[derive(Debug, Default)]
+struct NodeTable {
+    nodes: HashMap<u64, MirrorNode>,
+    /// The numbers of the nodes that have these names.
+    named: HashMap<(u64, OsString), u64>,
+    /// The device and the inode number of the root.
+    root: (u64, u64),
+}
+
+#[derive(Debug, Default)]
+struct MirrorNode {
+    /// The file system.
+    device: u64,
+    /// The directory and the name of the last look-up.
+    parent: u64,
+    name: OsString,
+    /// The look-ups that the kernel has not forgotten.
+    lookups: u64,
+    /// Open files of the node: they are the file, whatever has its name.
+    open: Vec<Arc<File>>,
+}
+
+impl NodeTable {
+    /// The number of a file: that of its inode, as a listing tells it, unless a file of another file system has it.
+    fn number_of(&self, found: &Metadata) -> INodeNo {
+        if self.root == (found.dev(), found.ino()) {
+            return INodeNo::ROOT;
+        }
+        let others = |number| {
+            let node = self.nodes.get(&number);
+            number <= INodeNo::ROOT.0 || node.is_some_and(|node| node.device != found.dev())
+        };
+        let mut number = found.ino();
+        while others(number) {
+            number = number.wrapping_add(NUMBER_STEP);
+        }
+        INodeNo(number)
+    }
+
+    /// Takes a node's name out of the index, unless another node has it by now.
+    fn take_name(&mut self, number: u64) {
+        if let Some(node) = self.nodes.get(&number) {
+            let key = (node.parent, node.name.clone());
+            if self.named.get(&key) == Some(&number) {
+                self.named.remove(&key);
+            }
+        }
+    }
+
+    fn give_name(&mut self, number: u64, name: MirrorName<'_>) {
+        // The root keeps its own path.
+        if number == INodeNo::ROOT.0 {
+            return;
+        }
+        self.take_name(number);
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.parent = name.parent.0;
+            name.name.clone_into(&mut node.name);
+            self.named.insert(name.key(), number);
+        }
+    }
+
+    fn path_of(&self, root: &Path, number: INodeNo) -> io::Result<PathBuf> {
+        let mut names = Vec::new();
+        let mut at = number.0;
+        while at != INodeNo::ROOT.0 {
+            let node = self.nodes.get(&at).ok_or(Errno::ESTALE)?;
+            // A directory that another program moved into one of its own: the names are of different times.
+            if names.len() > self.nodes.len() {
+                return Err(Errno::ESTALE.into());
+            }
+            names.push(&node.name);
+            at = node.parent;
+        }
+        let mut path = root.to_owned();
+        path.extend(names.into_iter().rev());
+        Ok(path)
+    }
+}
+
+impl MirrorNodes {
+    /// Creates the table of the directory `root`.
+    pub fn new(root: &Path) -> io::Result<MirrorNodes> {
+        let found = root.metadata()?;
+        let table = NodeTable {
+            root: (found.dev(), found.ino()),
+            named: HashMap::new(),
+            nodes: HashMap::from([(INodeNo::ROOT.0, MirrorNode::default())]),
+        };
+        Ok(MirrorNodes {
+            root: root.to_owned(),
+            table: Mutex::new(table),
+            renames: RwLock::default(),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, NodeTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path of a node. ESTALE: it is unknown.
+    pub fn path_of(&self, number: INodeNo) -> io::Result<PathBuf> {
+        self.table().path_of(&self.root, number)
+    }
+
+    /// Calls `act` with the path of a node, and once more if a rename has given it another one meanwhile.
+    pub fn at<T>(&self, number: INodeNo, act: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+        let path = self.path_of(number)?;
+        let missing = match act(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+            done => return done,
+        };
+        drop(self.renames.read().unwrap_or_else(PoisonError::into_inner));
+        let now = self.path_of(number)?;
+        if now == path {
+            return Err(missing);
+        }
+        act(&now)
+    }
+
+    /// The same, of a call that concerns the node itself. ESTALE: its name is gone; the kernel looks it up again, and finds
+    /// out by whose doing.
+    pub fn at_node<T>(
+        &self,
+        number: INodeNo,
+        act: impl Fn(&Path) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.at(number, act).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Errno::ESTALE.into(),
+            _ => error,
+        })
+    }
+
+    /// Calls `act` with the path of a name.
+    pub fn at_name<T>(
+        &self,
+        name: MirrorName<'_>,
+        act: impl Fn(&Path) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.at(name.parent, |dir| act(&dir.join(name.name)))
+    }
+
+    /// Notes that the kernel has looked a name up, and knows its node from now on.
+    pub fn note_look_up(&self, name: MirrorName<'_>, found: &Metadata) -> INodeNo {
+        let mut table = self.table();
+        let number = table.number_of(found);
+        let node = table.nodes.entry(number.0).or_default();
+        node.lookups += 1;
+        node.device = found.dev();
+        table.give_name(number.0, name);
+        number
+    }
+
+    /// The number of a file that was found; the kernel need not know it.
+    pub fn number_of(&self, found: &Metadata) -> INodeNo {
+        self.table().number_of(found)
+    }
+
+    /// Forgets look-ups, and the node with the last of them.
+    pub fn forget(&self, number: INodeNo, lookups: u64) {
+        let mut table = self.table();
+        let Some(node) = table.nodes.get_mut(&number.0) else {
+            return;
+        };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 && number != INodeNo::ROOT {
+            table.take_name(number.0);
+            table.nodes.remove(&number.0);
+        }
+    }
+
+    /// Calls `rename` with the two paths, and gives the nodes their new names. `is_exchange`: they change places.
+    pub fn rename(
+        &self,
+        old: MirrorName<'_>,
+        new: MirrorName<'_>,
+        is_exchange: bool,
+        rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let _renames = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        let path = |of: MirrorName<'_>| Ok::<_, io::Error>(self.path_of(of.parent)?.join(of.name));
+        rename(&path(old)?, &path(new)?)?;
+        let mut table = self.table();
+        let moved = table.named.get(&old.key()).copied();
+        let replaced = table.named.get(&new.key()).copied();
+        if let Some(moved) = moved {
+            table.give_name(moved, new);
+        }
+        if let Some(replaced) = replaced.filter(|_| is_exchange) {
+            table.give_name(replaced, old);
+        }
+        Ok(())
+    }
+
+    /// Notes an open file of a node.
+    pub fn note_open(&self, number: INodeNo, file: &Arc<File>) {
+        if let Some(node) = self.table().nodes.get_mut(&number.0) {
+            node.open.push(Arc::clone(file));
+        }
+    }
+
+    /// Forgets an open file of a node.
+    pub fn note_closed(&self, number: INodeNo, file: &Arc<File>) {
+        if let Some(node) = self.table().nodes.get_mut(&number.0) {
+            node.open.retain(|open| !Arc::ptr_eq(open, file));
+        }
+    }
+
+    /// An open file of a node.
+    pub fn find_open(&self, number: INodeNo) -> Option<Arc<File>> {
+        let table = self.table();
+        table.nodes.get(&number.0)?.open.last().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn look_up(nodes: &MirrorNodes, parent: INodeNo, name: &str) -> INodeNo {
+        let name = MirrorName {
+            parent,
+            name: OsStr::new(name),
+        };
+        let found = nodes.at_name(name, |path| fs::symlink_metadata(path));
+        nodes.note_look_up(name, &found.unwrap())
+    }
+
+    fn rename(nodes: &MirrorNodes, old: (INodeNo, &str), new: (INodeNo, &str)) {
+        let name = |(parent, name)| MirrorName {
+            parent,
+            name: OsStr::new(name),
+        };
+        let rename = |old: &Path, new: &Path| fs::rename(old, new);
+        nodes.rename(name(old), name(new), false, rename).unwrap();
+    }
+
+    #[test]
+    fn paths_follow_renames_of_what_is_above() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        fs::write(dir.path().join("a/b/f"), "").unwrap();
+        let nodes = MirrorNodes::new(dir.path()).unwrap();
+        let root = INodeNo::ROOT;
+        let a = look_up(&nodes, root, "a");
+        let b = look_up(&nodes, a, "b");
+        let f = look_up(&nodes, b, "f");
+        rename(&nodes, (root, "a"), (root, "c"));
+        assert_eq!(nodes.path_of(f).unwrap(), dir.path().join("c/b/f"));
+        rename(&nodes, (a, "b"), (root, "b"));
+        assert_eq!(nodes.path_of(f).unwrap(), dir.path().join("b/f"));
+        assert_eq!(nodes.path_of(b).unwrap(), dir.path().join("b"));
+        // A call that was under way finds the new path.
+        let mut calls = 0;
+        let calls = std::cell::RefCell::new(&mut calls);
+        let found = nodes.at(f, |path| {
+            **calls.borrow_mut() += 1;
+            if **calls.borrow() == 1 {
+                rename(&nodes, (b, "f"), (a, "g"));
+            }
+            fs::symlink_metadata(path)
+        });
+        assert!(found.is_ok());
+        assert_eq!(**calls.borrow(), 2);
+    }
+
+    #[test]
+    fn a_name_that_is_another_files_is_not_taken_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("one"), "").unwrap();
+        fs::write(dir.path().join("two"), "").unwrap();
+        let nodes = MirrorNodes::new(dir.path()).unwrap();
+        let root = INodeNo::ROOT;
+        let (one, two) = (look_up(&nodes, root, "one"), look_up(&nodes, root, "two"));
+        assert_ne!(one, two);
+        rename(&nodes, (root, "one"), (root, "two"));
+        nodes.forget(two, 1);
+        rename(&nodes, (root, "two"), (root, "three"));
+        assert_eq!(nodes.path_of(one).unwrap(), dir.path().join("three"));
+        assert!(nodes.path_of(two).is_err());
+        // Another name of the same file leads to the same number.
+        fs::hard_link(dir.path().join("three"), dir.path().join("link")).unwrap();
+        assert_eq!(look_up(&nodes, root, "link"), one);
+        nodes.forget(one, 1);
+        assert_eq!(nodes.path_of(one).unwrap(), dir.path().join("link"));
+        nodes.forget(one, 1);
+        assert!(nodes.path_of(one).is_err());
+        nodes.forget(root, 1);
+        assert_eq!(nodes.path_of(root).unwrap(), dir.path());
+    }
+
+    #[test]
+    fn files_of_two_file_systems_have_different_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("one"), "").unwrap();
+        let nodes = MirrorNodes::new(dir.path()).unwrap();
+        let one = look_up(&nodes, INodeNo::ROOT, "one");
+        let found = fs::symlink_metadata(dir.path().join("one")).unwrap();
+        assert_eq!((one.0, nodes.number_of(&found)), (found.ino(), one));
+        nodes.table().nodes.get_mut(&one.0).unwrap().device += 1;
+        assert_ne!(nodes.number_of(&found), one);
+    }
+}
