@@ -47,6 +47,23 @@ fn the_name_of_a_directory_is_taken_literally() {
 }
 
 #[test]
+fn the_status_names_elevated_directories() {
+    let room = Room::new();
+    room.ok(&["start", "x", "--elevate", "e"]);
+    let elevated = room.path().join("e").canonicalize().unwrap();
+    let told = room.ok(&["status", "x"]);
+    let line = format!("  elevated  {}; weir's own notes", elevated.display());
+    assert!(told.contains(&line), "{told}");
+    let json = room.ok(&["status", "x", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["elevated"][0], elevated.to_str().unwrap());
+    room.ok(&["stop", "x"]);
+    room.ok(&["start", "x"]);
+    assert!(!room.ok(&["status", "x"]).contains("elevated"));
+    room.ok(&["stop", "x"]);
+}
+
+#[test]
 fn a_refusal_names_the_command_that_copies_elevated_files() {
     let room = Room::new();
     room.ok(&["start", "x", "--elevate", "e"]);
