@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use weir_config::{Config, Environment};
 use weir_core::elevated::{MOST_TREES, TARGET_LINK};
+use weir_core::proto::beneath::MIRRORED_MARK;
 use weir_instance::directories::{self, Label, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
@@ -78,11 +79,21 @@ pub fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
     dirs.filter(|run_dir| !is_another(run_dir)).collect()
 }
 
-/// The elevated directories of the instance with this run directory, by their canonical paths.
+/// The elevated directories of the instance with this run directory, by their canonical paths. None where mirrors lie over
+/// them: what moves files there is outside of that mount namespace.
 pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
+    if sees_mirrors(run_dir) {
+        return Vec::new();
+    }
     let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
     let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
     targets.collect()
+}
+
+/// True if mirrors lie over the elevated directories of the instance with this run directory, as this process finds them.
+pub fn sees_mirrors(run_dir: &Path) -> bool {
+    let mark = std::fs::metadata(run_dir.join(MIRRORED_MARK));
+    mark.is_ok_and(|mark| mark.len() > 0)
 }
 
 /// True if `run_dir` is of one of several servers of this machine, and not of the first.

@@ -18,11 +18,10 @@ use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
-use nix::sys::stat::Mode;
 use nix::unistd::{chroot, getegid, geteuid, pivot_root};
+use rustix::mount::{mount_bind, mount_change, MountPropagationFlags};
 use weir_instance::errln;
 use weir_launch::mount_right;
 
@@ -84,7 +83,7 @@ pub struct PrivateMounts {
     maps: [ProcText; 3],
 }
 
-/// A directory, and where else it is to be.
+/// A directory or file, and the one that it is to lie over.
 #[derive(Debug)]
 pub struct BoundDirectory {
     pub from: CString,
@@ -115,29 +114,25 @@ impl PrivateMounts {
         })
     }
 
-    /// Moves the calling process, which has one thread, into the namespaces. Allocates nothing, so that it may be called
-    /// between fork and exec.
+    /// Moves the calling process, which has one thread, into the namespaces. Allocates nothing, and calls the kernel past an
+    /// interposer that this process may have, so that it may be called between fork and exec.
     pub fn enter(&self) -> std::io::Result<()> {
         if !geteuid().is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
             unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
             for map in &self.maps {
-                let file = nix::fcntl::open(map.file, OFlag::O_WRONLY, Mode::empty())?;
-                nix::unistd::write(&file, map.text.as_bytes())?;
+                let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+                let file = rustix::fs::open(map.file, flags, rustix::fs::Mode::empty())?;
+                rustix::io::write(&file, map.text.as_bytes())?;
             }
         }
         // Later mounts outside appear here; mounts made here do not appear outside.
-        mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+        let all_follow = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change(c"/", all_follow)?;
         for bound in &self.binds {
-            mount(
-                Some(&*bound.from),
-                &*bound.over,
-                NONE,
-                MsFlags::MS_BIND,
-                NONE,
-            )?;
+            mount_bind(&*bound.from, &*bound.over)?;
         }
         // It may be below what is hidden now.
-        Ok(nix::unistd::chdir(&*self.cwd)?)
+        Ok(rustix::process::chdir(&*self.cwd)?)
     }
 }
 

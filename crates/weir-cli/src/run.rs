@@ -463,7 +463,8 @@ fn mirror(
     // A program that gets other rights is kept out of mounts of its user, and gets none in a user namespace.
     let needs = obstructed.is_some_and(|program| program.kind != ProgramKind::Privileged);
     let is_asked = start.mirror == MirrorUse::Always;
-    if !is_asked && (start.mirror == MirrorUse::Never || !needs) {
+    let is_wanted = is_asked || start.mirror == MirrorUse::Auto && needs;
+    if !is_wanted {
         return Ok(None);
     }
     let put_over = |mirrors: Mirrors| mirrors.put_over(command).map(|()| mirrors);

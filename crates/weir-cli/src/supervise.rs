@@ -106,17 +106,30 @@ pub fn run(mut start: Command, deaf_to: &'static [Signal]) -> Result<ExitStatus,
 /// thread, as [`run`].
 pub fn spawn(start: &mut Command, deaf_to: &'static [Signal]) -> std::io::Result<Child> {
     let before = Signals::block().map_err(std::io::Error::other)?.before;
-    let parent = Pid::this();
-    // SAFETY: the closure makes system calls that are safe after fork (sigaction, sigprocmask, prctl,
-    // getppid); it allocates nothing and takes no lock. No handler of this process is replaced.
+    // SAFETY: the closure makes system calls that are safe after fork (sigaction, sigprocmask); it
+    // allocates nothing and takes no lock. No handler of this process is replaced.
     unsafe {
         start.pre_exec(move || {
             for deaf_to in deaf_to {
                 nix::sys::signal::signal(*deaf_to, SigHandler::SigIgn)?;
             }
             nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-            prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // weir may have died before the line above.
+            Ok(())
+        });
+    }
+    signal_at_end_of_parent(start, Signal::SIGTERM);
+    start.spawn()
+}
+
+/// Has a command get a signal if the thread that starts it ends.
+pub fn signal_at_end_of_parent(start: &mut Command, signal: Signal) {
+    let parent = Pid::this();
+    // SAFETY: the closure makes system calls that are safe after fork (prctl, getppid); it allocates
+    // nothing and takes no lock.
+    unsafe {
+        start.pre_exec(move || {
+            prctl::set_pdeathsig(signal)?;
+            // The parent may have died before the line above.
             if Pid::parent() == parent {
                 Ok(())
             } else {
@@ -124,7 +137,6 @@ pub fn spawn(start: &mut Command, deaf_to: &'static [Signal]) -> std::io::Result
             }
         });
     }
-    start.spawn()
 }
 
 /// Waits for a command, and passes signals on to it meanwhile.

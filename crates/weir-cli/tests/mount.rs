@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use common::{first_line, wait_until, Done, Room};
+use common::{first_line, pid_of, wait_until, Done, Room};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
@@ -280,6 +280,18 @@ fn an_elevated_directory_is_mounted_by_hand() {
     let new = pfs.join("new");
     let seen = room.ok(&["run", "-i", "x", "cat", new.to_str().unwrap()]);
     assert_eq!(seen, "by the kernel");
+    let inside = room.run(&[
+        "mount",
+        "-i",
+        "x",
+        "--elevated",
+        elevated,
+        pfs.join("d").to_str().unwrap(),
+    ]);
+    assert!(
+        inside.err.contains("take a directory elsewhere"),
+        "{inside:?}"
+    );
     let again = mount(elevated);
     assert!(again.err.contains("already"), "{again:?}");
     // It is no use of the instance, and what was written by it is moved.
@@ -326,6 +338,108 @@ fn a_command_without_the_client_finds_elevated_directories() {
     assert!(done.out.ends_with("\n0\n"), "{done:?}");
 }
 
+/// Files are moved by processes that see the PFS itself: a run within the command of another one moves nothing.
+#[test]
+fn a_run_within_the_command_of_another_one_uses_its_mirrors() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    let script = "echo 1 > pfs/one; \"$0\" run sh -c 'cat pfs/one; echo 2 > pfs/two; mv pfs/one pfs/three'; \
+                  \"$0\" run env LD_PRELOAD= WEIR_INSTANCE= cat pfs/two pfs/three; \
+                  \"$0\" stop --force \"$WEIR_INSTANCE\"; echo $?; \
+                  for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $p; done 2> /dev/null | grep -c \"drain-process.*$WEIR_INSTANCE\"";
+    let always = [
+        "run",
+        "--elevate",
+        pfs.to_str().unwrap(),
+        "--set",
+        "run.mirror=always",
+    ];
+    let command = ["sh", "-c", script, env!("CARGO_BIN_EXE_weir")];
+    let done = room.run(&[&always[..], &command].concat()).ended(0);
+    assert_eq!(done.out, "1\n2\n1\n2\n1\n", "{done:?}");
+    assert!(
+        done.err
+            .contains("here mirrors lie over elevated directories"),
+        "{done:?}"
+    );
+    for (name, content) in [("two", "2\n"), ("three", "1\n")] {
+        assert_eq!(fs::read_to_string(pfs.join(name)).unwrap(), content);
+    }
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+/// Locks of one program on several open files, and of programs that have ended.
+#[test]
+fn locks_of_a_mirror_are_those_of_their_owners() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    fs::write(pfs.join("old"), "of the PFS").unwrap();
+    fs::write(room.path().join("locks.py"), LOCKS).unwrap();
+    let always = [
+        "run",
+        "--elevate",
+        pfs.to_str().unwrap(),
+        "--set",
+        "run.mirror=always",
+    ];
+    for name in ["pfs/old", "pfs/new"] {
+        let command = [&WITHOUT_CLIENT[..], &["python3", "locks.py", name]].concat();
+        let done = room.run(&[&always[..], &command].concat()).ended(0);
+        assert_eq!(done.out, "as on a local file system\n", "{name}: {done:?}");
+    }
+}
+
+const LOCKS: &str = r#"
+import fcntl, os, struct, subprocess, sys
+path = sys.argv[1]
+def lock(fd, command, kind, start=0, length=0):
+    fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, 0, start, length, 0))
+def other(kind, start=0, length=0, command="fcntl.F_OFD_SETLK"):
+    said = subprocess.run([sys.executable, "-c", f"""
+import fcntl, os, struct
+fd = os.open({path!r}, os.O_RDWR)
+try:
+    fcntl.fcntl(fd, {command}, struct.pack("hhqqi4x", {kind}, 0, {start}, {length}, 0))
+    print("free")
+except BlockingIOError:
+    print("taken")
+"""], capture_output=True, text=True)
+    return said.stdout.strip() or said.stderr
+R, W, U = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
+os.close(os.open(path, os.O_CREAT | os.O_RDWR))
+reading, writing = os.open(path, os.O_RDONLY), os.open(path, os.O_RDWR)
+lock(reading, fcntl.F_SETLK, R, 0, 10)
+assert (other(R, 0, 10), other(W, 0, 10)) == ("free", "taken")
+lock(writing, fcntl.F_SETLK, W, 0, 5)          # an upgrade by another descriptor
+assert (other(R, 0, 5), other(R, 5, 5), other(W, 5, 5)) == ("taken", "free", "taken")
+lock(writing, fcntl.F_SETLK, U, 0, 0)
+assert other(W) == "free"
+lock(writing, fcntl.F_SETLK, W)                # the whole file, and then a part less
+lock(writing, fcntl.F_SETLK, U, 0, 100)
+assert (other(W, 0, 100), other(W, 100, 1)) == ("free", "taken")
+os.close(reading)                              # which ends all locks of the process
+assert other(W) == "free"
+held = os.open(path, os.O_RDWR)
+lock(held, fcntl.F_OFD_SETLK, W, 0, 10)
+assert other(W, 0, 10) == "taken"
+os.close(os.dup(held))
+assert other(W, 0, 10) == "taken"
+os.close(held)                                 # the last descriptor of the description
+for _ in range(1000):
+    if other(W, 0, 10) == "free":
+        break
+else:
+    raise AssertionError("a lock has outlived its description")
+os.chmod(path, 0o600)
+fd = os.open(path, os.O_RDWR)
+os.unlink(path)
+open(path, "w").close()
+os.fchmod(fd, 0o640)                           # of the removed file, not of the one that has its name
+assert os.stat(path).st_mode & 0o777 != 0o640 and os.fstat(fd).st_mode & 0o777 == 0o640
+print("as on a local file system")
+"#;
+
 #[test]
 fn what_a_killed_mirror_was_told_is_safe() {
     let Some(room) = room() else { return };
@@ -353,16 +467,7 @@ fn what_a_killed_mirror_was_told_is_safe() {
                 .find(|word| word.starts_with("run-"));
             room.ok(&["recover", name.unwrap().trim_end_matches(':')]);
         } else {
-            let mirror = |pid: &Pid| {
-                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                String::from_utf8_lossy(&line).contains("--elevated")
-            };
-            let mirrors = mount_processes(&room);
-            kill(
-                *mirrors.iter().find(|pid| mirror(pid)).unwrap(),
-                Signal::SIGKILL,
-            )
-            .unwrap();
+            kill(mirrors(&room)[0], Signal::SIGKILL).unwrap();
             drop(input);
             assert_eq!(run.wait().unwrap().code(), Some(7));
         }
@@ -372,6 +477,38 @@ fn what_a_killed_mirror_was_told_is_safe() {
             fs::remove_file(pfs.join(name)).unwrap();
         }
     }
+}
+
+/// The processes of mirrors among those of mounts.
+fn mirrors(room: &Room) -> Vec<Pid> {
+    let mut mirrors = mount_processes(room);
+    mirrors.retain(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("--elevated")
+    });
+    mirrors
+}
+
+#[test]
+fn mirrors_end_with_the_run_of_their_command() {
+    let Some(room) = room() else { return };
+    let pfs = directory(&room, "pfs");
+    room.ok(&["start", "x", "--elevate", pfs.to_str().unwrap()]);
+    let run = ["run", "-i", "x", "--set", "run.mirror=always", "sh", "-c"];
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut run =
+            room.weir_with_all_signals(&[&run[..], &["echo ready; exec sleep 100"]].concat());
+        let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+        first_line(&mut run);
+        assert_eq!(mirrors(&room).len(), 1);
+        kill(pid_of(&run), signal).unwrap();
+        run.wait().unwrap();
+        wait_until("the mirror's end", || mirrors(&room).is_empty());
+    }
+    room.ok(&["run", "-i", "x", "true"]);
+    room.ok(&["stop", "x"]);
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
 }
 
 /// daemon, whom fusermount3 finds on each machine.

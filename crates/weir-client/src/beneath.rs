@@ -5,7 +5,7 @@
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::proto::beneath::{name_of, MIRROR_MARK, MOUNT_LINK, SHARE_OFFSET};
+use weir_core::proto::beneath::{name_of, MIRRORED_MARK, MOUNT_LINK, SHARE_OFFSET};
 use weir_core::types::Ino;
 
 use core::ops::Range;
@@ -27,11 +27,10 @@ pub fn mount_of(run_dir: &[u8]) -> Option<Vec<u8>> {
     Some(rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes())
 }
 
-/// True if the kernel finds a mirror of the instance with this run directory at the path of an elevated directory.
-pub fn is_mirrored(path: &[u8], run_dir: &[u8]) -> bool {
-    let mut mark = [0; 4096];
-    let length = rustix::fs::getxattr(path, MIRROR_MARK, &mut mark);
-    length.is_ok_and(|length| mark[..length] == *run_dir)
+/// True if mirrors lie over the elevated directories of the instance with this run directory, as this process finds them.
+pub fn sees_mirrors(run_dir: &[u8]) -> bool {
+    let mark = [run_dir, b"/", MIRRORED_MARK.as_bytes()].concat();
+    rustix::fs::stat(mark).is_ok_and(|mark| mark.st_size > 0)
 }
 
 /// Opens an inode in the mount at `mount`.

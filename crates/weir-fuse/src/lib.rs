@@ -128,9 +128,13 @@ impl Mounted {
         let pages = tree_fs.pages();
         let session = Session::new(tree_fs, dir, &config).map_err(kernel)?;
         pages.tell_kernel_by(session.notifier());
-        let mounted = Mounted::serve(session, dir, Some(tree))?;
+        let serving = serve(session).map_err(kernel)?;
+        let place = MountPoint {
+            dir: dir.to_owned(),
+            root: Some(open_root(dir).map_err(kernel)?),
+        };
         if tree.has_other_nodes() {
-            let root = mounted.place.root.try_clone().map_err(kernel)?;
+            let root = open_root(dir).map_err(kernel)?;
             let follow = move || {
                 let followed = let_go_of_device().and_then(|()| {
                     let followed = pages.follow(|ino| drop_pages(&root, ino));
@@ -145,42 +149,32 @@ impl Mounted {
                 .spawn(follow)
                 .map_err(kernel)?;
         }
-        Ok(mounted)
+        Ok(Mounted {
+            place,
+            tree: Some(tree),
+            serving,
+        })
     }
 
     /// Mounts a mirror of the elevated directory `source` at the existing directory `dir`. Only the user of this process may enter it.
     ///
     /// This process must have the interposer, by which it sees the directory as the programs of the instance do.
-    pub fn mirror(run_dir: &Path, source: &Path, dir: &Path) -> Result<Mounted, MountError> {
-        let mirror = MirrorFs::new(run_dir, source).map_err(|error| MountError::Source {
+    pub fn mirror(source: &Path, dir: &Path) -> Result<Mounted, MountError> {
+        let mirror = MirrorFs::new(source).map_err(|error| MountError::Source {
             dir: source.to_owned(),
             source: error,
         })?;
         let mut config = config();
         config.n_threads = Some(MIRROR_THREADS);
-        let session = Session::new(mirror, dir, &config);
-        Mounted::serve(
-            session.map_err(|source| MountError::kernel(dir, source))?,
-            dir,
-            None,
-        )
-    }
-
-    fn serve<F: fuser::Filesystem + 'static>(
-        session: Session<F>,
-        dir: &Path,
-        tree: Option<Tree>,
-    ) -> Result<Mounted, MountError> {
         let kernel = |source| MountError::kernel(dir, source);
-        let serving = std::thread::Builder::new()
-            .name("mount".to_owned())
-            .spawn(move || session.run())
-            .map_err(kernel)?;
-        let place = MountPoint::open(dir).map_err(kernel)?;
+        let session = Session::new(mirror, dir, &config).map_err(kernel)?;
         Ok(Mounted {
-            place,
-            tree,
-            serving,
+            place: MountPoint {
+                dir: dir.to_owned(),
+                root: None,
+            },
+            tree: None,
+            serving: serve(session).map_err(kernel)?,
         })
     }
 
@@ -237,6 +231,13 @@ impl Mounted {
     }
 }
 
+fn serve<F: fuser::Filesystem + 'static>(
+    session: Session<F>,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let thread = std::thread::Builder::new().name("mount".to_owned());
+    thread.spawn(move || session.run())
+}
+
 /// The reason why a mount ends.
 enum MountEnd {
     /// The server has ended, or the mount was told to end.
@@ -249,24 +250,26 @@ enum MountEnd {
 #[derive(Debug)]
 struct MountPoint {
     dir: PathBuf,
-    /// The root directory, opened with O_PATH.
-    root: OwnedFd,
+    /// The root directory, opened with O_PATH. A mirror does without: it ends with its last mount.
+    root: Option<OwnedFd>,
+}
+
+/// Opens the root directory of a mount, with O_PATH.
+fn open_root(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(dir, flags, Mode::empty())?)
 }
 
 impl MountPoint {
-    fn open(dir: &Path) -> io::Result<MountPoint> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let root = nix::fcntl::open(dir, flags, Mode::empty())?;
-        Ok(MountPoint {
-            dir: dir.to_owned(),
-            root,
-        })
-    }
-
     /// Unmounts it, even while programs use it.
     fn unmount(&self) {
-        let own = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
+        let own = match &self.root {
+            Some(root) => PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())),
+            None => self.dir.clone(),
+        };
         let done = match umount2(&own, MntFlags::MNT_DETACH) {
+            // It was taken off before.
+            Err(nix::errno::Errno::EINVAL) if self.root.is_none() => Ok(()),
             Err(nix::errno::Errno::EPERM) => unmount_by_helper(&self.dir),
             done => done.map_err(io::Error::from),
         };

@@ -13,7 +13,7 @@ use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 use super::environment::{variable, MIRROR_VARIABLE, PREFIX_VARIABLE};
 use super::forks::ForkWatch;
 use super::known_paths::{OpaqueDirectories, OutsidePaths};
-use crate::beneath::{is_mirrored, mount_of};
+use crate::beneath::{mount_of, sees_mirrors};
 use crate::kernel::{Fd, Slot};
 use crate::node::Node;
 use crate::path::{ElevatedTree, Prefix, Roots};
@@ -96,7 +96,8 @@ fn read_whole(path: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// The elevated trees of the instance with this run directory.
+/// The elevated trees of the instance with this run directory; none where mirrors lie over them: there the kernel finds the
+/// whole trees.
 pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
     let tree = |number| {
         let target = link_of(run_dir, &format!("{TARGET_LINK}{number}"))?;
@@ -107,7 +108,11 @@ pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
             rule: rule_of(run_dir, number),
         })
     };
-    (0..MOST_TREES).map_while(tree).collect()
+    let trees: Box<[ElevatedTree]> = (0..MOST_TREES).map_while(tree).collect();
+    match !trees.is_empty() && sees_mirrors(run_dir) {
+        true => Box::default(),
+        false => trees,
+    }
 }
 
 /// The kind of client that this process is.
@@ -196,14 +201,11 @@ impl InstanceConnection {
             let shm_dir = welcome.shm_dir.clone().into();
             (shm_dir, welcome.prefix.clone().into())
         };
-        let mut elevated = elevated_trees(&run_dir).into_vec();
-        // Where a mirror lies over a directory, the kernel finds the whole tree there.
-        elevated.retain(|tree| !is_mirrored(tree.target.bytes(), &run_dir));
         Some(Instance {
             shm_dir,
             roots: Roots {
                 main: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
-                elevated: elevated.into(),
+                elevated: elevated_trees(&run_dir),
             },
             opaque: OpaqueDirectories::new(),
             outside: OutsidePaths::new(),

@@ -13,9 +13,9 @@ pub const MOUNT_LINK: &str = "mounted-at";
 /// The directory in a run directory at which the kernel mounts the instance, where no other suits.
 pub const OWN_DIR: &str = "mount";
 
-/// The extended attribute of a mirror of an elevated directory, at each of its files: the run directory of the instance. It
-/// tells a mirror from the directory of the parallel file system that it lies over.
-pub const MIRROR_MARK: &str = "user.weir.mirror";
+/// A file in a run directory. Where it is not empty, mirrors lie over the elevated directories: in the mount namespace of a
+/// command, in which another file lies over this one.
+pub const MIRRORED_MARK: &str = "mirrored";
 
 /// The ioctl(2) by which a program declares that an open file of the mount stands for one of its
 /// open file descriptions: `_IOW('W', 1, u64)`. Its argument is the description's index, and in the

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::ReplyEmpty;
@@ -70,36 +70,88 @@ impl OpenMirrorFile {
     }
 }
 
+/// The descriptors of an owner. Each of its locks is on one of them.
+#[derive(Clone, Debug, Default)]
+struct OwnerFiles {
+    /// For locks by a file that is open for reading alone.
+    reading: Option<Arc<File>>,
+    /// For those by one that is open for writing.
+    writing: Option<Arc<File>>,
+}
+
+impl OwnerFiles {
+    fn slot(&mut self, may_write: bool) -> &mut Option<Arc<File>> {
+        match may_write {
+            true => &mut self.writing,
+            false => &mut self.reading,
+        }
+    }
+}
+
 /// The owners of locks, and their descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorLocks {
-    owners: Arc<Mutex<HashMap<FileOwner, Arc<File>>>>,
+    owners: Arc<Mutex<HashMap<FileOwner, OwnerFiles>>>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl MirrorLocks {
-    /// The descriptor of an owner, which is opened as the program's was.
-    fn descriptor(&self, open: &OpenMirrorFile, owner: u64) -> io::Result<Arc<File>> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+    fn owners(&self) -> MutexGuard<'_, HashMap<FileOwner, OwnerFiles>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptor of an owner for locks by an open file, and the other one, if it has one.
+    fn descriptors(&self, open: &OpenMirrorFile, owner: u64) -> io::Result<OwnDescriptors> {
         let owner = open.owner(owner);
-        if let Some(known) = owners.get(&owner) {
-            return Ok(Arc::clone(known));
+        let known = |owners: &mut HashMap<FileOwner, OwnerFiles>, new: Option<File>| {
+            let files = owners.entry(owner).or_default();
+            if let Some(new) = new {
+                // Another thread may have been faster.
+                files
+                    .slot(open.may_write)
+                    .get_or_insert_with(|| Arc::new(new));
+            }
+            Some(OwnDescriptors {
+                used: files.slot(open.may_write).clone()?,
+                other: files.slot(!open.may_write).clone(),
+            })
+        };
+        if let Some(known) = known(&mut self.owners(), None) {
+            return Ok(known);
         }
+        // Without the lock: of a file of the PFS this may take its time.
         let same = format!("/proc/thread-self/fd/{}", open.file.as_raw_fd());
         let mut options = OpenOptions::new();
         options.read(open.may_read).write(open.may_write);
-        let own = Arc::new(options.open(same)?);
-        owners.insert(owner, Arc::clone(&own));
-        Ok(own)
+        let new = options.open(same)?;
+        Ok(known(&mut self.owners(), Some(new)).expect("it is there now"))
+    }
+
+    /// True if a descriptor is still its owner's: another thread may have closed the file, and so ended the owner's locks.
+    fn is_current(&self, open: &OpenMirrorFile, owner: u64, used: &Arc<File>) -> bool {
+        let mut owners = self.owners();
+        let files = owners.get_mut(&open.owner(owner));
+        let known = files.and_then(|files| files.slot(open.may_write).as_ref());
+        known.is_some_and(|known| Arc::ptr_eq(known, used))
     }
 
     /// Releases all locks that an owner has on a file.
     pub fn end_owner(&self, open: &OpenMirrorFile, owner: u64) {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        // Its last descriptor is closed without the lock.
-        let ended = owners.remove(&open.owner(owner));
-        drop(owners);
+        // Its last descriptors are closed without the lock.
+        let ended = self.owners().remove(&open.owner(owner));
         drop(ended);
+    }
+
+    /// Releases the locks that came by an open file, whose last descriptor was closed: also those whose owner it is itself
+    /// (flock(2), F_OFD_SETLK).
+    pub fn end_handle(&self, open: &OpenMirrorFile) {
+        let owners = open
+            .lock_owners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for owner in &*owners {
+            self.end_owner(open, *owner);
+        }
     }
 
     /// F_GETLK: the lock that is in the way; one of kind F_UNLCK if there is none.
@@ -109,9 +161,9 @@ impl MirrorLocks {
         owner: u64,
         lock: RecordLock,
     ) -> io::Result<RecordLock> {
-        let own = self.descriptor(open, owner)?;
+        let own = self.descriptors(open, owner)?;
         let mut found = lock.to_flock()?;
-        fcntl(&*own, FcntlArg::F_OFD_GETLK(&mut found))?;
+        fcntl(&*own.used, FcntlArg::F_OFD_GETLK(&mut found))?;
         let start = found.l_start.unsigned_abs();
         let end = match found.l_len {
             0 => u64::MAX,
@@ -140,30 +192,54 @@ impl MirrorLocks {
         waiter: Option<u32>,
         reply: ReplyEmpty,
     ) {
-        let asked = self.descriptor(open, owner).and_then(|file| {
-            Ok(WantedLock {
-                file,
-                range: lock.to_flock()?,
+        let mut owners = open
+            .lock_owners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        owners.insert(owner);
+        drop(owners);
+        let wanted = match lock.to_flock() {
+            Err(error) => return reply.error(errno_of(&error)),
+            Ok(range) => WantedLock {
+                range,
                 // flock(2) needs no right to write, or to read.
                 has_range: match lock.kind {
                     libc::F_WRLCK => open.may_write,
                     libc::F_RDLCK => open.may_read,
                     _ => true,
                 },
-            })
-        });
-        let wanted = match asked {
-            Ok(wanted) => wanted,
-            Err(error) => return reply.error(errno_of(&error)),
+            },
         };
-        match (wanted.set(), waiter) {
-            (Err(Errno::EAGAIN), Some(tid)) => self.wait(wanted, tid, reply),
+        match (self.try_set(open, owner, &wanted), waiter) {
+            (Err(Errno::EAGAIN), Some(tid)) => {
+                let locks = self.clone();
+                let open = open.clone();
+                self.wait(tid, reply, move || locks.try_set(&open, owner, &wanted));
+            }
             (done, _) => answer(reply, done),
         }
     }
 
+    /// EAGAIN: another owner has a lock that is in the way.
+    fn try_set(&self, open: &OpenMirrorFile, owner: u64, wanted: &WantedLock) -> nix::Result<()> {
+        loop {
+            let own = self
+                .descriptors(open, owner)
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+            wanted.set(&own)?;
+            if self.is_current(open, owner, &own.used) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Waits for a lock on a thread of its own, until it is granted or the waiter has a signal.
-    fn wait(&self, wanted: WantedLock, tid: u32, reply: ReplyEmpty) {
+    fn wait(
+        &self,
+        tid: u32,
+        reply: ReplyEmpty,
+        set: impl Fn() -> nix::Result<()> + Send + 'static,
+    ) {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return answer(reply, Err(Errno::ENOLCK));
@@ -172,7 +248,7 @@ impl MirrorLocks {
         let wait = move || {
             let mut pause = ASK_AGAIN;
             let done = loop {
-                match wanted.set() {
+                match set() {
                     Err(Errno::EAGAIN) if is_interrupted(tid) => break Err(Errno::EINTR),
                     Err(Errno::EAGAIN) => std::thread::sleep(pause),
                     done => break done,
@@ -191,41 +267,54 @@ impl MirrorLocks {
     }
 }
 
+/// The descriptors of an owner, as a request finds them.
+#[derive(Debug)]
+struct OwnDescriptors {
+    /// The one that is to have the lock.
+    used: Arc<File>,
+    other: Option<Arc<File>>,
+}
+
 /// A lock that an owner asks for.
 #[derive(Debug)]
 struct WantedLock {
-    /// The descriptor of the owner.
-    file: Arc<File>,
     range: flock,
     has_range: bool,
 }
 
 impl WantedLock {
     /// EAGAIN: another owner has a lock that is in the way.
-    fn set(&self) -> nix::Result<()> {
+    fn set(&self, own: &OwnDescriptors) -> nix::Result<()> {
+        let is_release = i32::from(self.range.l_type) == F_UNLCK;
         let is_whole = self.range.l_start == 0 && self.range.l_len == 0;
-        if is_whole {
-            self.set_whole()?;
+        if let Some(other) = &own.other {
+            // What the owner had there is replaced.
+            let mut none = self.range;
+            none.l_type = libc::c_short::try_from(F_UNLCK).expect("a small number");
+            set_range(other, &none)?;
+            if is_whole || is_release {
+                let _ = other.unlock();
+            }
+        }
+        // A part of a whole lock is released: what remains excludes others by its range.
+        if is_whole || is_release {
+            self.set_whole(&own.used)?;
         }
         if !self.has_range {
             return Ok(());
         }
-        let set = match fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&self.range)) {
-            // POSIX has either for a lock that is in the way.
-            Err(Errno::EACCES) => Err(Errno::EAGAIN),
-            done => done.map(drop),
-        };
+        let set = set_range(&own.used, &self.range);
         if set.is_err() && is_whole {
-            let _ = self.file.unlock();
+            let _ = own.used.unlock();
         }
         set
     }
 
-    fn set_whole(&self) -> nix::Result<()> {
+    fn set_whole(&self, file: &File) -> nix::Result<()> {
         let set = match i32::from(self.range.l_type) {
-            libc::F_WRLCK => self.file.try_lock(),
-            libc::F_RDLCK => self.file.try_lock_shared(),
-            _ => self.file.unlock().map_err(TryLockError::Error),
+            libc::F_WRLCK => file.try_lock(),
+            libc::F_RDLCK => file.try_lock_shared(),
+            _ => file.unlock().map_err(TryLockError::Error),
         };
         set.map_err(|error| match error {
             TryLockError::WouldBlock => Errno::EAGAIN,
@@ -233,6 +322,14 @@ impl WantedLock {
                 Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
             }
         })
+    }
+}
+
+fn set_range(file: &File, range: &flock) -> nix::Result<()> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(range)) {
+        // POSIX has either for a lock that is in the way.
+        Err(Errno::EACCES) => Err(Errno::EAGAIN),
+        done => done.map(drop),
     }
 }
 

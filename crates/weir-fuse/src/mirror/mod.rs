@@ -27,15 +27,15 @@ mod nodes;
 mod requests;
 mod xattr;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
 use nix::errno::Errno;
@@ -51,8 +51,6 @@ use nodes::{MirrorName, MirrorNodes};
 /// The file system, as the kernel calls it.
 #[derive(Debug)]
 pub struct MirrorFs {
-    /// The run directory of the instance.
-    run_dir: PathBuf,
     nodes: MirrorNodes,
     open: RwLock<HashMap<u64, OpenMirrorNode>>,
     next_handle: AtomicU64,
@@ -78,23 +76,30 @@ struct OpenMirrorDirectory {
 #[derive(Clone, Debug)]
 struct OpenMirrorFile {
     file: Arc<File>,
-    /// The same opened with O_APPEND, once a program appends: it may set that flag at any time (F_SETFL).
-    appending: Arc<OnceLock<File>>,
+    /// `file` was opened with O_APPEND.
+    appends: bool,
+    /// The same with O_APPEND, or without, once it is needed: a program may change that flag at any time (F_SETFL).
+    other: Arc<OnceLock<File>>,
+    /// The owners of locks that came by it.
+    lock_owners: Arc<Mutex<BTreeSet<u64>>>,
     node: INodeNo,
     may_read: bool,
     may_write: bool,
 }
 
 impl OpenMirrorFile {
-    /// The file, so that writes append, whatever their offset (pwrite(2), BUGS).
-    fn appending(&self) -> io::Result<&File> {
-        if let Some(known) = self.appending.get() {
+    /// The file, so that writes append whatever their offset (pwrite(2), BUGS), or do not.
+    fn for_writing(&self, appends: bool) -> io::Result<&File> {
+        if appends == self.appends {
+            return Ok(&self.file);
+        }
+        if let Some(known) = self.other.get() {
             return Ok(known);
         }
         let same = format!("/proc/thread-self/fd/{}", self.file.as_raw_fd());
-        let opened = OpenOptions::new().append(true).open(same)?;
+        let opened = OpenOptions::new().write(true).append(appends).open(same)?;
         // Another thread may have been faster.
-        Ok(self.appending.get_or_init(|| opened))
+        Ok(self.other.get_or_init(|| opened))
     }
 }
 
@@ -138,11 +143,10 @@ fn timespec_of(new: Option<TimeOrNow>) -> TimeSpec {
 }
 
 impl MirrorFs {
-    /// Mirrors a directory of the instance in `run_dir`. The umask of the process is taken away: the kernel has applied the programs'.
-    pub fn new(run_dir: &Path, root: &Path) -> io::Result<MirrorFs> {
+    /// Mirrors an elevated directory. The umask of the process is taken away: the kernel has applied the programs'.
+    pub fn new(root: &Path) -> io::Result<MirrorFs> {
         nix::sys::stat::umask(Mode::empty());
         Ok(MirrorFs {
-            run_dir: run_dir.to_owned(),
             nodes: MirrorNodes::new(root)?,
             open: RwLock::default(),
             next_handle: AtomicU64::new(1),
@@ -187,10 +191,15 @@ impl MirrorFs {
         self.look_up(name)
     }
 
+    /// An open file of a node: it is the node's, whatever has its name.
+    fn find_open(&self, node: INodeNo, handle: Option<FileHandle>) -> Option<Arc<File>> {
+        let own = handle.and_then(|handle| Some(self.file(handle).ok()?.file));
+        own.or_else(|| self.nodes.find_open(node))
+    }
+
     /// The attributes of a node. ESTALE: its name is another file's by now; the kernel looks it up again.
-    fn stat(&self, node: INodeNo) -> io::Result<FileAttr> {
-        // An open file is the node's, whatever has its name.
-        if let Some(open) = self.nodes.find_open(node) {
+    fn stat(&self, node: INodeNo, handle: Option<FileHandle>) -> io::Result<FileAttr> {
+        if let Some(open) = self.find_open(node, handle) {
             return Ok(attributes_of(node, &open.metadata()?));
         }
         let found = self
@@ -213,14 +222,23 @@ impl MirrorFs {
         handle: Option<FileHandle>,
         new: &MirrorChanges,
     ) -> io::Result<FileAttr> {
+        let open = self.find_open(node, handle);
         if let Some(mode) = new.mode {
             let mode = Permissions::from_mode(mode & 0o7777);
-            self.nodes
-                .at(node, |path| fs::set_permissions(path, mode.clone()))?;
+            match &open {
+                Some(open) => open.set_permissions(mode)?,
+                None => self
+                    .nodes
+                    .at_node(node, |path| fs::set_permissions(path, mode.clone()))?,
+            }
         }
         if new.uid.is_some() || new.gid.is_some() {
-            let change = |path: &Path| std::os::unix::fs::lchown(path, new.uid, new.gid);
-            self.nodes.at_node(node, change)?;
+            match &open {
+                Some(open) => std::os::unix::fs::fchown(open, new.uid, new.gid)?,
+                None => self.nodes.at_node(node, |path| {
+                    std::os::unix::fs::lchown(path, new.uid, new.gid)
+                })?,
+            }
         }
         if let Some(size) = new.size {
             match handle.map(|handle| self.file(handle)) {
@@ -233,20 +251,22 @@ impl MirrorFs {
         }
         if new.atime.is_some() || new.mtime.is_some() {
             let (atime, mtime) = (timespec_of(new.atime), timespec_of(new.mtime));
-            self.nodes.at_node(node, |path| {
-                let no_follow = UtimensatFlags::NoFollowSymlink;
-                let set = nix::sys::stat::utimensat(AT_FDCWD, path, &atime, &mtime, no_follow);
-                Ok(set?)
-            })?;
+            match &open {
+                Some(open) => nix::sys::stat::futimens(open, &atime, &mtime)?,
+                None => self.nodes.at_node(node, |path| {
+                    let no_follow = UtimensatFlags::NoFollowSymlink;
+                    let set = nix::sys::stat::utimensat(AT_FDCWD, path, &atime, &mtime, no_follow);
+                    Ok(set?)
+                })?,
+            }
         }
-        self.stat(node)
+        self.stat(node, handle)
     }
 
     /// Opens the file at a path. Offsets and pages are the kernel's.
     fn open_at(path: &Path, flags: OFlag, mode: u32) -> io::Result<File> {
-        let flags = (flags - (OFlag::O_APPEND | OFlag::O_DIRECT | OFlag::O_NOCTTY))
-            | OFlag::O_CLOEXEC
-            | OFlag::O_NOFOLLOW;
+        let flags =
+            (flags - (OFlag::O_DIRECT | OFlag::O_NOCTTY)) | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let mode = Mode::from_bits_truncate(mode);
         Ok(File::from(nix::fcntl::open(path, flags, mode)?))
     }
@@ -257,7 +277,9 @@ impl MirrorFs {
         let access = flags & OFlag::O_ACCMODE;
         self.insert(OpenMirrorNode::File(OpenMirrorFile {
             file,
-            appending: Arc::default(),
+            appends: flags.contains(OFlag::O_APPEND),
+            other: Arc::default(),
+            lock_owners: Arc::default(),
             node,
             may_read: access != OFlag::O_WRONLY,
             may_write: access != OFlag::O_RDONLY,
@@ -300,19 +322,26 @@ impl MirrorFs {
             kind: FileType::Directory,
             name: name.into(),
         };
-        self.nodes.at_node(node, |path| {
-            let found = fs::read_dir(path)?.map(|entry| {
+        let own = || [own("."), own("..")];
+        let listed = self.nodes.at_node(node, |path| {
+            let mut names = Vec::from(own());
+            for entry in fs::read_dir(path)? {
                 let entry = entry?;
-                let kind = FileType::from_std(entry.file_type()?);
-                Ok(ListedName {
+                let kind = entry.file_type().ok().and_then(FileType::from_std);
+                names.push(ListedName {
                     number: INodeNo(entry.ino()),
+                    // stat(2) says more, if it is still there.
                     kind: kind.unwrap_or(FileType::RegularFile),
                     name: entry.file_name(),
-                })
-            });
-            let own = [own("."), own("..")].into_iter().map(Ok);
-            own.chain(found).collect()
-        })
+                });
+            }
+            Ok(names.into())
+        });
+        match listed {
+            // The directory was removed: it is empty.
+            Err(error) if error.raw_os_error() == Some(Errno::ESTALE as i32) => Ok(own().into()),
+            listed => listed,
+        }
     }
 
     /// The listing of an open directory, begun anew at offset 0.
@@ -324,10 +353,11 @@ impl MirrorFs {
     ) -> io::Result<Arc<[ListedName]>> {
         if offset > 0 {
             let all = self.open.read().unwrap_or_else(PoisonError::into_inner);
-            return match all.get(&handle.0) {
-                Some(OpenMirrorNode::Directory(open)) => Ok(Arc::clone(&open.names)),
-                _ => Err(Errno::EBADF.into()),
-            };
+            match all.get(&handle.0) {
+                Some(OpenMirrorNode::Directory(open)) if open.names.is_empty() => {}
+                Some(OpenMirrorNode::Directory(open)) => return Ok(Arc::clone(&open.names)),
+                _ => return Err(Errno::EBADF.into()),
+            }
         }
         let names = self.list(node)?;
         let mut all = self.open.write().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@
 //!   came between, it acts on the new path.
 //!
 //! Left out: names that programs change past the mirror. The kernel looks up every name of a path again, and so finds the
-//! new ones. A current directory whose own path another program changes is lost (ENOENT), as on NFS.
+//! new ones; but a current or open directory is where its path leads.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fuser::INodeNo;
 use nix::errno::Errno;
@@ -30,8 +30,8 @@ const NUMBER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct MirrorNodes {
     root: PathBuf,
     table: Mutex<NodeTable>,
-    /// Held for writing by who changes names, until the table has them.
-    renames: RwLock<()>,
+    /// Notified when the table has the names of a rename.
+    renamed: Condvar,
 }
 
 /// A name in a directory.
@@ -54,15 +54,19 @@ struct NodeTable {
     nodes: HashMap<u64, MirrorNode>,
     /// The numbers of the nodes that have these names.
     named: HashMap<(u64, OsString), u64>,
+    /// The numbers of files, by device and inode.
+    numbers: HashMap<(u64, u64), u64>,
+    /// The nodes that renames are moving.
+    moving: Vec<u64>,
     /// The device and the inode number of the root.
     root: (u64, u64),
 }
 
 #[derive(Debug, Default)]
 struct MirrorNode {
-    /// The file system.
-    device: u64,
-    /// The directory and the name of the last look-up.
+    /// The device and the inode.
+    file: (u64, u64),
+    /// The directory and the name of the last look-up. Directory 0: that name is gone.
     parent: u64,
     name: OsString,
     /// The look-ups that the kernel has not forgotten.
@@ -72,17 +76,18 @@ struct MirrorNode {
 }
 
 impl NodeTable {
-    /// The number of a file: that of its inode, as a listing tells it, unless a file of another file system has it.
+    /// The number of a file: the one that the kernel knows, else that of its inode, as a listing tells it, unless a file of
+    /// another file system has it.
     fn number_of(&self, found: &Metadata) -> INodeNo {
-        if self.root == (found.dev(), found.ino()) {
+        let file = (found.dev(), found.ino());
+        if self.root == file {
             return INodeNo::ROOT;
         }
-        let others = |number| {
-            let node = self.nodes.get(&number);
-            number <= INodeNo::ROOT.0 || node.is_some_and(|node| node.device != found.dev())
-        };
+        if let Some(known) = self.numbers.get(&file) {
+            return INodeNo(*known);
+        }
         let mut number = found.ino();
-        while others(number) {
+        while number <= INodeNo::ROOT.0 || self.nodes.contains_key(&number) {
             number = number.wrapping_add(NUMBER_STEP);
         }
         INodeNo(number)
@@ -96,6 +101,21 @@ impl NodeTable {
                 self.named.remove(&key);
             }
         }
+    }
+
+    /// The node that had a name has it no more.
+    fn drop_name(&mut self, name: MirrorName<'_>) {
+        let number = self.named.remove(&name.key());
+        if let Some(node) = number.and_then(|number| self.nodes.get_mut(&number)) {
+            node.parent = 0;
+        }
+    }
+
+    /// True if a rename is moving a node, or a directory above it.
+    fn is_moving(&self, number: INodeNo) -> bool {
+        let up = |at: &u64| self.nodes.get(at).map(|node| node.parent);
+        let chain = std::iter::successors(Some(number.0), up).take(self.nodes.len() + 1);
+        !self.moving.is_empty() && chain.into_iter().any(|at| self.moving.contains(&at))
     }
 
     fn give_name(&mut self, number: u64, name: MirrorName<'_>) {
@@ -136,12 +156,14 @@ impl MirrorNodes {
         let table = NodeTable {
             root: (found.dev(), found.ino()),
             named: HashMap::new(),
+            numbers: HashMap::new(),
+            moving: Vec::new(),
             nodes: HashMap::from([(INodeNo::ROOT.0, MirrorNode::default())]),
         };
         Ok(MirrorNodes {
             root: root.to_owned(),
             table: Mutex::new(table),
-            renames: RwLock::default(),
+            renamed: Condvar::new(),
         })
     }
 
@@ -161,8 +183,11 @@ impl MirrorNodes {
             Err(error) if error.kind() == io::ErrorKind::NotFound => error,
             done => return done,
         };
-        drop(self.renames.read().unwrap_or_else(PoisonError::into_inner));
-        let now = self.path_of(number)?;
+        let is_moving = |table: &mut NodeTable| table.is_moving(number);
+        let table = self.renamed.wait_while(self.table(), is_moving);
+        let table = table.unwrap_or_else(PoisonError::into_inner);
+        let now = table.path_of(&self.root, number)?;
+        drop(table);
         if now == path {
             return Err(missing);
         }
@@ -195,9 +220,11 @@ impl MirrorNodes {
     pub fn note_look_up(&self, name: MirrorName<'_>, found: &Metadata) -> INodeNo {
         let mut table = self.table();
         let number = table.number_of(found);
+        let file = (found.dev(), found.ino());
         let node = table.nodes.entry(number.0).or_default();
         node.lookups += 1;
-        node.device = found.dev();
+        node.file = file;
+        table.numbers.insert(file, number.0);
         table.give_name(number.0, name);
         number
     }
@@ -216,11 +243,14 @@ impl MirrorNodes {
         node.lookups = node.lookups.saturating_sub(lookups);
         if node.lookups == 0 && number != INodeNo::ROOT {
             table.take_name(number.0);
-            table.nodes.remove(&number.0);
+            if let Some(node) = table.nodes.remove(&number.0) {
+                table.numbers.remove(&node.file);
+            }
         }
     }
 
-    /// Calls `rename` with the two paths, and gives the nodes their new names. `is_exchange`: they change places.
+    /// Calls `rename` with the two paths, and gives the nodes their new names. `is_exchange`: they change places. Copying a
+    /// file of the PFS into the instance, a rename may take long: meanwhile only calls that do not find what it moves wait.
     pub fn rename(
         &self,
         old: MirrorName<'_>,
@@ -228,18 +258,52 @@ impl MirrorNodes {
         is_exchange: bool,
         rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
     ) -> io::Result<()> {
-        let _renames = self.renames.write().unwrap_or_else(PoisonError::into_inner);
-        let path = |of: MirrorName<'_>| Ok::<_, io::Error>(self.path_of(of.parent)?.join(of.name));
-        rename(&path(old)?, &path(new)?)?;
+        let (moved, from, to) = {
+            let mut table = self.table();
+            let path = |of: MirrorName<'_>| {
+                Ok::<_, io::Error>(table.path_of(&self.root, of.parent)?.join(of.name))
+            };
+            let (from, to) = (path(old)?, path(new)?);
+            let moved = [Some(old), is_exchange.then_some(new)].map(|name| {
+                let number = name.and_then(|name| table.named.get(&name.key()));
+                number.copied()
+            });
+            table.moving.extend(moved.iter().flatten());
+            (moved, from, to)
+        };
+        let renamed = rename(&from, &to);
         let mut table = self.table();
-        let moved = table.named.get(&old.key()).copied();
-        let replaced = table.named.get(&new.key()).copied();
-        if let Some(moved) = moved {
-            table.give_name(moved, new);
+        for number in moved.into_iter().flatten() {
+            if let Some(at) = table.moving.iter().position(|moving| *moving == number) {
+                table.moving.swap_remove(at);
+            }
         }
-        if let Some(replaced) = replaced.filter(|_| is_exchange) {
-            table.give_name(replaced, old);
+        if renamed.is_ok() {
+            let [first, second] = moved;
+            // A hard link to the same file keeps both names.
+            if first.is_some() || !is_exchange {
+                table.drop_name(new);
+            }
+            if let Some(first) = first {
+                table.give_name(first, new);
+            }
+            if let Some(second) = second {
+                table.give_name(second, old);
+            }
         }
+        drop(table);
+        self.renamed.notify_all();
+        renamed
+    }
+
+    /// Calls `remove` with the path of a name, which its node has no more then.
+    pub fn remove(
+        &self,
+        name: MirrorName<'_>,
+        remove: impl Fn(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.at_name(name, remove)?;
+        self.table().drop_name(name);
         Ok(())
     }
 
@@ -350,7 +414,10 @@ mod tests {
         let one = look_up(&nodes, INodeNo::ROOT, "one");
         let found = fs::symlink_metadata(dir.path().join("one")).unwrap();
         assert_eq!((one.0, nodes.number_of(&found)), (found.ino(), one));
-        nodes.table().nodes.get_mut(&one.0).unwrap().device += 1;
-        assert_ne!(nodes.number_of(&found), one);
+        // As if that was a file of another one.
+        let mut table = nodes.table();
+        let file = std::mem::take(&mut table.numbers);
+        assert_eq!(file.len(), 1);
+        assert_ne!(table.number_of(&found), one);
     }
 }

@@ -18,7 +18,6 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, AT_FDCWD};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{AccessFlags as NixAccess, Whence};
-use weir_client::process::mounted::beneath::MIRROR_MARK;
 
 use super::locks::RecordLock;
 use super::nodes::MirrorName;
@@ -71,6 +70,8 @@ impl Filesystem for MirrorFs {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_READ,
             InitFlags::FUSE_AUTO_INVAL_DATA,
+            // Writes clear set-id bits where they are done. Otherwise the kernel requests an attribute before each.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         for flag in wanted {
             // A kernel that does not know it does without.
@@ -87,8 +88,8 @@ impl Filesystem for MirrorFs {
         self.nodes.forget(node, lookups);
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        send_attributes(reply, self.stat(node));
+    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        send_attributes(reply, self.stat(node, handle));
     }
 
     fn setattr(
@@ -156,15 +157,12 @@ impl Filesystem for MirrorFs {
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = MirrorName { parent, name };
-        send_done(
-            reply,
-            self.nodes.at_name(name, |path| fs::remove_file(path)),
-        );
+        send_done(reply, self.nodes.remove(name, |path| fs::remove_file(path)));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = MirrorName { parent, name };
-        send_done(reply, self.nodes.at_name(name, |path| fs::remove_dir(path)));
+        send_done(reply, self.nodes.remove(name, |path| fs::remove_dir(path)));
     }
 
     fn symlink(
@@ -286,9 +284,9 @@ impl Filesystem for MirrorFs {
         let is_of_map = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = flags_of(flags.0).contains(OFlag::O_APPEND) && !is_of_map;
         // What was written before an error is said; the next call says the error.
-        let written = self.file(handle).and_then(|open| match appends {
-            true => open.appending()?.write_at(bytes, offset),
-            false => open.file.write_at(bytes, offset),
+        let written = self.file(handle).and_then(|open| {
+            let file = open.for_writing(appends)?;
+            file.write_at(bytes, offset)
         });
         answer!(reply, written, written => {
             reply.written(u32::try_from(written).expect("at most a request"));
@@ -309,7 +307,7 @@ impl Filesystem for MirrorFs {
             if !open.may_write {
                 return Ok(());
             }
-            let both = std::iter::once(&*open.file).chain(open.appending.get());
+            let both = std::iter::once(&*open.file).chain(open.other.get());
             both.into_iter()
                 .try_for_each(|file| Ok(nix::unistd::close(file.try_clone()?)?))
         });
@@ -322,15 +320,12 @@ impl Filesystem for MirrorFs {
         _node: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        owner: Option<LockOwner>,
+        _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         if let Some(OpenMirrorNode::File(open)) = self.remove(handle) {
-            // Of flock(2), whose owner is the open file description.
-            if let Some(owner) = owner {
-                self.locks.end_owner(&open, owner.0);
-            }
+            self.locks.end_handle(&open);
             self.nodes.note_closed(open.node, &open.file);
         }
         reply.ok();
@@ -444,19 +439,8 @@ impl Filesystem for MirrorFs {
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let value = self.run_dir.as_os_str().as_bytes();
-        let length = u32::try_from(value.len()).expect("a path");
-        match (name == MIRROR_MARK, size) {
-            // The kernel asks before each write; no file of the tree has any.
-            _ if name == "security.capability" => reply.error(fuser::Errno::EOPNOTSUPP),
-            (false, _) => {
-                let get = |path: &Path| xattr::get(path, name, size);
-                send_xattr(reply, self.nodes.at_node(node, get));
-            }
-            (true, 0) => reply.size(length),
-            (true, room) if room < length => reply.error(fuser::Errno::ERANGE),
-            (true, _) => reply.data(value),
-        }
+        let get = |path: &Path| xattr::get(path, name, size);
+        send_xattr(reply, self.nodes.at_node(node, get));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
