@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{kill, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
@@ -157,6 +158,7 @@ impl Drop for Mirrors {
             while matches!(mirror.process.try_wait(), Ok(None)) && Instant::now() < until {
                 std::thread::sleep(LOOK_AT_END);
             }
+            let _ = mirror.process.kill();
             let _ = unmount(&mirror.at);
             let _ = fs::remove_dir(&mirror.at);
         }
@@ -194,8 +196,11 @@ pub fn mount_by_hand(
 pub fn serve(run_dir: &Path, dir: &Path, elevated: &Path) -> Result<()> {
     // Without it this would be a mirror of the PFS alone.
     ensure!(has_client()?, "the client is not in the mirror's process");
-    // Programs may have many files open.
+    // Programs may have many files open, and larger limits than the shell of weir run.
     share::allow_open_files();
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_FSIZE) {
+        let _ = setrlimit(Resource::RLIMIT_FSIZE, most, most);
+    }
     let (instance, at) = (run_dir.to_owned(), dir.to_owned());
     mount::serve_mount(
         || Mounted::mirror(elevated, dir),
