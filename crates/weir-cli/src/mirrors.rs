@@ -270,6 +270,9 @@ fn await_end(run_dir: &Path, at: &Path, ends: &SigSet) {
                 return;
             }
             let _ = unmount(at);
+            if at.parent() == Some(run_dir) {
+                let _ = fs::remove_dir(at);
+            }
         }
         if !directories::lives(run_dir) {
             return;

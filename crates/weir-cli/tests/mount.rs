@@ -504,6 +504,12 @@ fn mirrors_end_with_the_run_of_their_command() {
         kill(pid_of(&run), signal).unwrap();
         run.wait().unwrap();
         wait_until("the mirror's end", || mirrors(&room).is_empty());
+        let status = room.ok(&["status", "x", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let run_dir = fs::read_dir(status["run_dir"].as_str().unwrap()).unwrap();
+        let names = run_dir.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| name.starts_with("mirror-")).collect();
+        assert_eq!(left, [""; 0]);
     }
     room.ok(&["run", "-i", "x", "true"]);
     room.ok(&["stop", "x"]);

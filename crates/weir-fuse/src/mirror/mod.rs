@@ -116,7 +116,7 @@ fn errno_of(error: &io::Error) -> fuser::Errno {
 
 fn attributes_of(number: INodeNo, found: &Metadata) -> FileAttr {
     let time = |sec, nsec| Time { sec, nsec };
-    attributes(&Stat {
+    let mut attributes = attributes(&Stat {
         dev: found.dev(),
         mount: None,
         ino: number.0,
@@ -131,7 +131,13 @@ fn attributes_of(number: INodeNo, found: &Metadata) -> FileAttr {
         mtime: time(found.mtime(), found.mtime_nsec()),
         ctime: time(found.ctime(), found.ctime_nsec()),
         btime: None,
-    })
+    });
+    // The PFS may have devices, which the mount does not let anybody open.
+    if let Some(kind) = FileType::from_std(found.file_type()) {
+        attributes.kind = kind;
+        attributes.rdev = u32::try_from(found.rdev()).unwrap_or(0);
+    }
+    attributes
 }
 
 fn timespec_of(new: Option<TimeOrNow>) -> TimeSpec {
