@@ -101,6 +101,11 @@ impl Mirrors {
         Ok(mirrors)
     }
 
+    /// True if no directory is elevated.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Has a command begin in a mount namespace in which the mirrors lie over their directories.
     pub fn put_over(&self, command: &mut Command) -> Result<()> {
         let path = |path: &Path| CString::new(path.as_os_str().as_bytes());

@@ -431,11 +431,17 @@ fn run_in(
         errln!("weir: warning: {warning}");
     }
     let obstructed = linked::find_obstructed(&start.words[0]);
+    let mirrors = mirror(start, obstructed.as_ref(), run_dir, &mut command)?;
     let unseen = obstructed.as_ref();
     if let Some(warning) = unseen.and_then(|program| mount::explain_unseen(program, run_dir)) {
-        errln!("weir: warning: {warning}");
+        let elevated = match &mirrors {
+            Some(mirrors) if !mirrors.is_empty() => {
+                "; it finds elevated directories at their own paths"
+            }
+            _ => "",
+        };
+        errln!("weir: warning: {warning}{elevated}");
     }
-    let mirrors = mirror(start, obstructed.as_ref(), run_dir, &mut command)?;
     let status = supervise::run(command, &[])?;
     drop(mirrors);
     let was_served = used.is_served();

@@ -6,8 +6,8 @@ use super::finding::Finding;
 use crate::linked::{find_program, ProgramKind};
 
 const CHECK: &str = "program";
-const MOUNT: &str = "it sees weir through the kernel mount alone: docs/GUIDE.md, \"Programs that need the kernel mount\"; \
-                     connectors do nothing in it";
+const MOUNT: &str = "it sees weir through the kernel mount alone, elevated directories by a mirror: docs/GUIDE.md, \
+                     \"Programs that need the kernel mount\"; connectors do nothing in it";
 /// The kernel keeps such programs out of the mounts of users other than root (fuse(4)).
 const OWN_MOUNT: &str =
     "it does not see weir, unless root has mounted the instance; connectors do nothing in it";
