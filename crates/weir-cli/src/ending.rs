@@ -12,7 +12,7 @@ use weir_launch::root::run_dir_of_rank;
 
 use crate::args::EarlierDrains;
 use crate::exit::Failure;
-use crate::locate::{elevated_directories, sees_mirrors};
+use crate::locate::{elevated_directories, refuse_under_mirrors};
 use crate::report::{self, DrainedFiles};
 use crate::run_stages::RunStages;
 use crate::show;
@@ -60,13 +60,7 @@ pub fn move_out(
     ending: InstanceEnding<'_>,
     settings: &Loaded,
 ) -> Result<(), Failure> {
-    if sees_mirrors(run_dir) {
-        return Err(Failure::Refused(
-            "here mirrors lie over elevated directories (run.mirror), and files cannot be moved there: end the instance \
-             from outside of the command of weir run"
-                .to_owned(),
-        ));
-    }
+    refuse_under_mirrors(run_dir)?;
     if !ending.by_force {
         refuse_if_used(run_dir)?;
     }

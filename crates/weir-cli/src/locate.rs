@@ -82,9 +82,14 @@ pub fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
 /// The elevated directories of the instance with this run directory, by their canonical paths. None where mirrors lie over
 /// them: what moves files there is outside of that mount namespace.
 pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
-    if sees_mirrors(run_dir) {
-        return Vec::new();
+    match sees_mirrors(run_dir) {
+        true => Vec::new(),
+        false => elevated_targets(run_dir),
     }
+}
+
+/// The same, also under mirrors: to name them.
+pub fn elevated_targets(run_dir: &Path) -> Vec<PathBuf> {
     let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
     let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
     targets.collect()
@@ -94,6 +99,18 @@ pub fn elevated_directories(run_dir: &Path) -> Vec<PathBuf> {
 pub fn sees_mirrors(run_dir: &Path) -> bool {
     let mark = std::fs::metadata(run_dir.join(MIRRORED_MARK));
     mark.is_ok_and(|mark| mark.len() > 0)
+}
+
+/// Refuses to start or end servers of an instance where mirrors lie over its elevated directories: files could not be moved there.
+pub fn refuse_under_mirrors(run_dir: &Path) -> Result<(), Failure> {
+    match sees_mirrors(run_dir) {
+        true => Err(Failure::Refused(
+            "here mirrors lie over elevated directories (run.mirror), and files cannot be moved there: do this outside of \
+             the command of weir run"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// True if `run_dir` is of one of several servers of this machine, and not of the first.

@@ -12,11 +12,12 @@
 //!
 //! Invariants:
 //! - what moves files runs outside of the namespace: in it an instance has no elevated directories ([`MIRRORED_MARK`]);
-//! - the mirrors of a command have ended before what it wrote is counted as safe. If its run was killed, they end with their
+//! - the mirrors of a command are unmounted before what it wrote is counted as safe. If its run was killed, they end with their
 //!   last user; those that are mounted by hand, with the instance.
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -41,7 +42,7 @@ use weir_launch::mount_right::MountRight;
 use crate::args::MountArgs;
 use crate::exit::Failure;
 use crate::inject::{self, InjectedLibraries};
-use crate::locate::{elevated_directories, live_run_dir};
+use crate::locate::{elevated_directories, elevated_targets, live_run_dir, refuse_under_mirrors};
 use crate::namespace::{BoundDirectory, PrivateMounts};
 use crate::{mount, share, supervise};
 
@@ -122,8 +123,15 @@ impl Mirrors {
         // Tells what runs there that its elevated directories are mirrors.
         let (mark, set) = (MIRRORED_MARK, format!("{MIRRORED_MARK}-set"));
         let [mark, set] = [mark, &set].map(|name| self.run_dir.join(name));
-        fs::write(&mark, "").with_context(|| mark.display().to_string())?;
-        fs::write(&set, "1").with_context(|| set.display().to_string())?;
+        for (file, text) in [(&mark, ""), (&set, "1")] {
+            // It may lie in namespaces already, and is never shortened.
+            let opened = OpenOptions::new().append(true).create(true).open(file);
+            let written = opened.and_then(|mut file| match file.metadata()?.len() {
+                0 => file.write_all(text.as_bytes()),
+                _ => Ok(()),
+            });
+            written.with_context(|| file.display().to_string())?;
+        }
         binds.push(BoundDirectory {
             from: path(&set)?,
             over: path(&mark)?,
@@ -178,9 +186,10 @@ pub fn mount_by_hand(
     env: &Environment,
 ) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
+    refuse_under_mirrors(&run_dir)?;
     let dir = mount::free_directory(&args.dir)?;
     let elevated = find_elevated(&run_dir, elevated)?;
-    if elevated_directories(&run_dir)
+    if elevated_targets(&run_dir)
         .iter()
         .any(|target| dir.starts_with(target))
     {
@@ -226,7 +235,7 @@ fn has_client() -> Result<bool> {
 fn find_elevated(run_dir: &Path, meant: &Path) -> Result<PathBuf> {
     let path = meant.canonicalize();
     let path = path.with_context(|| meant.display().to_string())?;
-    let all = elevated_directories(run_dir);
+    let all = elevated_targets(run_dir);
     if all.contains(&path) {
         return Ok(path);
     }

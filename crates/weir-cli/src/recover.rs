@@ -19,7 +19,7 @@ use weir_launch::recover::{self as servers, MissingServer};
 use crate::args::{EarlierDrains, RecoverArgs};
 use crate::ending::{end_living, move_out, InstanceEnding};
 use crate::exit::Failure;
-use crate::locate::{remains_of, run_dir_of};
+use crate::locate::{refuse_under_mirrors, remains_of, run_dir_of};
 use crate::run::take_up;
 
 /// The time in which a server notices that its run was killed.
@@ -151,6 +151,7 @@ pub fn end_dead(
     env: &Environment,
 ) -> Result<(), Failure> {
     let label = remains.first();
+    refuse_under_mirrors(&label.run_dir)?;
     let drain_to = ending.drain_to.or(label.drain_to.as_deref());
     let ending = InstanceEnding {
         drain_to,
@@ -221,6 +222,7 @@ fn move_from_some(
 
 /// Clears a dead instance, of several servers on all nodes.
 pub fn clear_dead(remains: &Remains, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    refuse_under_mirrors(&remains.first().run_dir)?;
     let left = remains.state();
     if !remains.is_of_several() {
         remains.clear()?;

@@ -25,7 +25,7 @@ use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::inject::InjectedLibraries;
 use crate::linked::{ObstructedProgram, ProgramKind};
-use crate::locate::{elevated_directories, living, remains_of, run_dir_of};
+use crate::locate::{elevated_targets, living, refuse_under_mirrors, remains_of, run_dir_of};
 use crate::mirrors::Mirrors;
 use crate::report::DrainedFiles;
 use crate::run_stages::RunStages;
@@ -229,6 +229,7 @@ pub fn take_up(remains: &Remains, settings: String, job: Job) -> Result<ReadyIns
     }
     let left = remains.state();
     let label = remains.first();
+    refuse_under_mirrors(&label.run_dir)?;
     let server = server::start(&Launch {
         name: Some(label.name.clone()),
         run_dir: Some(label.run_dir.clone()),
@@ -405,7 +406,7 @@ fn drained_to<'a>(
 
 /// Says where data is that could not be moved out of an instance.
 fn tell_where_it_is(run_dir: &Path, name: &str) {
-    let elevates = !elevated_directories(run_dir).is_empty();
+    let elevates = !elevated_targets(run_dir).is_empty();
     let run_dir = run_dir.display();
     let ways = match elevates {
         false => format!(

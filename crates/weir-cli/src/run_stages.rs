@@ -100,6 +100,9 @@ impl RunStages<'_> {
             if self.prefix.starts_with(dir) && option == "--elevate" {
                 return Err(refuse("the instance is in it"));
             }
+            if is_of_weir(dir) {
+                return Err(refuse("a mount of weir, whose files end with its instance"));
+            }
             prepare_target(dir).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
                     refuse(&format!("{error}: create the directory above it first"))
@@ -281,6 +284,15 @@ impl RunStages<'_> {
             .context("starting a drain")?;
         Ok(again.finish()? == Some(true))
     }
+}
+
+/// True if a directory is in a mount of weir: that of an instance, or a mirror.
+fn is_of_weir(dir: &Path) -> bool {
+    let path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let mounts = weir_fuse::mounts().unwrap_or_default();
+    // The target itself need not be there yet.
+    let found = path.ancestors().find_map(|above| above.canonicalize().ok());
+    found.is_some_and(|found| mounts.iter().any(|mount| found.starts_with(mount)))
 }
 
 /// Refuses directories of which one is another one, or in it, by other names: programs would see two trees that do not

@@ -21,7 +21,7 @@ use weir_server::control::ControlError;
 use crate::args::{LsArgs, StatusArgs};
 use crate::exit::Failure;
 use crate::layout;
-use crate::locate::{elevated_directories, live, live_run_dir, remains_of, run_dir_of};
+use crate::locate::{elevated_targets, live, live_run_dir, remains_of, run_dir_of};
 use crate::{mount, report};
 
 /// How long `weir status --rates` watches.
@@ -119,7 +119,7 @@ pub(crate) fn status_json(run_dir: &Path) -> Result<Value> {
     let prefix = prefix(run_dir)?;
     json["run_dir"] = run_dir.display().to_string().into();
     json["prefix"] = prefix.into();
-    let elevated = elevated_directories(run_dir);
+    let elevated = elevated_targets(run_dir);
     let elevated = elevated.iter().map(|dir| dir.display().to_string());
     json["elevated"] = elevated.collect::<Vec<_>>().into();
     json["kernel_mount"] = mount::find_mount_point(run_dir)
@@ -146,7 +146,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
     if let Some(dir) = mount::find_mount_point(run_dir) {
         outln!("  mounted   at {} by the kernel", dir.display());
     }
-    for dir in elevated_directories(run_dir) {
+    for dir in elevated_targets(run_dir) {
         outln!(
             "  elevated  {}; weir's own notes about it are among the names",
             dir.display()

@@ -294,6 +294,8 @@ fn an_elevated_directory_is_mounted_by_hand() {
     );
     let again = mount(elevated);
     assert!(again.err.contains("already"), "{again:?}");
+    let within = room.run(&["run", "--elevate", at_path, "true"]);
+    assert!(within.err.contains("a mount of weir"), "{within:?}");
     // It is no use of the instance, and what was written by it is moved.
     room.ok(&["stop", "x"]);
     nothing_stays(&room);
@@ -420,8 +422,27 @@ lock(reading, fcntl.F_SETLK, R, 0, 10)
 assert (other(R, 0, 10), other(W, 0, 10)) == ("free", "taken")
 lock(writing, fcntl.F_SETLK, W, 0, 5)          # an upgrade by another descriptor
 assert (other(R, 0, 5), other(R, 5, 5), other(W, 5, 5)) == ("taken", "free", "taken")
+whole = fcntl.fcntl(reading, fcntl.F_GETLK, struct.pack("hhqqi4x", W, 0, 0, 0, 0))
+assert struct.unpack("hhqqi4x", whole)[0] == U  # nobody else's
 lock(writing, fcntl.F_SETLK, U, 0, 0)
 assert other(W) == "free"
+lock(reading, fcntl.F_SETLK, R, 0, 10)
+reader = subprocess.Popen([sys.executable, "-c", f"""
+import fcntl, os, struct
+fd = os.open({path!r}, os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("hhqqi4x", {R}, 0, 0, 10, 0))
+print(flush=True)
+input()
+"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+reader.stdout.readline()
+try:
+    lock(writing, fcntl.F_SETLK, W, 0, 10)
+    raise AssertionError("two processes may write")
+except BlockingIOError:
+    pass
+reader.communicate(b"\n")
+assert other(W, 0, 10) == "taken"              # what it had is still there
+lock(writing, fcntl.F_SETLK, U, 0, 0)
 lock(writing, fcntl.F_SETLK, W)                # the whole file, and then a part less
 lock(writing, fcntl.F_SETLK, U, 0, 100)
 assert (other(W, 0, 100), other(W, 100, 1)) == ("free", "taken")
@@ -444,6 +465,7 @@ os.unlink(path)
 open(path, "w").close()
 os.fchmod(fd, 0o640)                           # of the removed file, not of the one that has its name
 assert os.stat(path).st_mode & 0o777 != 0o640 and os.fstat(fd).st_mode & 0o777 == 0o640
+assert os.read(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), 9) == os.pread(fd, 9, 0)
 print("as on a local file system")
 "#;
 
@@ -590,7 +612,7 @@ fn an_ordinary_user_finds_elevated_directories_by_the_kernel() {
     ];
     let command = [&WITHOUT_CLIENT[..], &["bash", "-c", script]].concat();
     let done = run_as_user(&room, &[&always[..], &command].concat());
-    if done.err.contains("a mount namespace with them") || done.err.contains("fusermount3") {
+    if done.err.contains("directories in a namespace") || done.err.contains("fusermount3") {
         weir_cluster::skip(
             "mirrors of an ordinary user",
             "fusermount3, user namespaces",

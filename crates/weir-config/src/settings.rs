@@ -364,7 +364,8 @@ settings! {
         /// at its own path. `auto`: if the command is a program that the client cannot be in (a static one); `always`:
         /// also if it starts such programs itself; `never`. /dev/fuse must be open to the user, and unless that is root
         /// fusermount3 be installed and user namespaces allowed; setuid programs have no effect there then. Programs that
-        /// run on other nodes are not in the namespace.
+        /// run on other nodes are not in the namespace. Where a mirror cannot be mounted, `auto` warns, and
+        /// `always` does not start the command.
         mirror: MirrorUse = "auto",
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::args::ChoiceArgs;
 use crate::exit::Failure;
-use crate::locate::elevated_directories;
+use crate::locate::elevated_targets;
 
 /// The meaning of the paths on the command line.
 pub(super) struct ArgumentPaths {
@@ -69,7 +69,7 @@ impl ArgumentPaths {
 
     fn is_elevated(&self, path: &Path) -> bool {
         let path = find_real_path(&self.here.join(path));
-        let mut elevated = elevated_directories(&self.run_dir).into_iter();
+        let mut elevated = elevated_targets(&self.run_dir).into_iter();
         elevated.any(|dir| path.starts_with(dir))
     }
 

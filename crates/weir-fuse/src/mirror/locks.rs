@@ -1,5 +1,5 @@
 //! Record locks of a mirror's programs (fcntl(2)): each owner that the kernel names has a descriptor of its own, whose
-//! description holds its locks (F_OFD_SETLK).
+//! description holds its locks (F_OFD_SETLK); two, if it locks by a file that is open for reading alone and by one that is not.
 //!
 //! The FUSE protocol's crate does not tell flock(2) from a record lock of the whole file. So both are taken for either: they
 //! exclude each other here, as on NFS.
@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -135,8 +136,18 @@ impl MirrorLocks {
         known.is_some_and(|known| Arc::ptr_eq(known, used))
     }
 
+    /// Releases all locks of a process on a file of which it closes a descriptor.
+    pub fn end_closer(&self, open: &OpenMirrorFile, owner: u64) {
+        // The number may be another process's by the time that the last descriptor is closed.
+        open.lock_owners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&owner);
+        self.end_owner(open, owner);
+    }
+
     /// Releases all locks that an owner has on a file.
-    pub fn end_owner(&self, open: &OpenMirrorFile, owner: u64) {
+    fn end_owner(&self, open: &OpenMirrorFile, owner: u64) {
         // Its last descriptors are closed without the lock.
         let ended = self.owners().remove(&open.owner(owner));
         drop(ended);
@@ -162,8 +173,7 @@ impl MirrorLocks {
         lock: RecordLock,
     ) -> io::Result<RecordLock> {
         let own = self.descriptors(open, owner)?;
-        let mut found = lock.to_flock()?;
-        fcntl(&*own.used, FcntlArg::F_OFD_GETLK(&mut found))?;
+        let found = own.find_obstacle(lock.to_flock()?)?;
         let start = found.l_start.unsigned_abs();
         let end = match found.l_len {
             0 => u64::MAX,
@@ -275,6 +285,57 @@ struct OwnDescriptors {
     other: Option<Arc<File>>,
 }
 
+impl OwnDescriptors {
+    /// The lock that is in the way of one of the owner (F_OFD_GETLK); one of kind F_UNLCK if there is none.
+    ///
+    /// By each descriptor the locks on the other one look like another owner's. No byte is locked by both: so a lock that
+    /// `used` finds is another owner's if `other` finds one there, too.
+    fn find_obstacle(&self, wanted: flock) -> nix::Result<flock> {
+        let ask = |file: &File, range: &Range<i64>| {
+            let mut found = flock {
+                l_start: range.start,
+                l_len: if range.end == i64::MAX {
+                    0
+                } else {
+                    range.end - range.start
+                },
+                ..wanted
+            };
+            fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
+            Ok((i32::from(found.l_type) != F_UNLCK).then_some(found))
+        };
+        let mut ranges = vec![range_of(&wanted)];
+        while let Some(range) = ranges.pop() {
+            let Some(found) = ask(&self.used, &range)? else {
+                continue;
+            };
+            let Some(other) = &self.other else {
+                return Ok(found);
+            };
+            let held = range_of(&found);
+            let held = held.start.max(range.start)..held.end.min(range.end);
+            if let Some(found) = ask(other, &held)? {
+                return Ok(found);
+            }
+            let rest = [range.start..held.start, held.end..range.end];
+            ranges.extend(rest.into_iter().filter(|range| !range.is_empty()));
+        }
+        Ok(flock {
+            l_type: libc::c_short::try_from(F_UNLCK).expect("a small number"),
+            ..wanted
+        })
+    }
+}
+
+/// The bytes of a lock; up to `i64::MAX`: all that follow.
+fn range_of(lock: &flock) -> Range<i64> {
+    let end = match lock.l_len {
+        0 => i64::MAX,
+        length => lock.l_start.saturating_add(length),
+    };
+    lock.l_start..end
+}
+
 /// A lock that an owner asks for.
 #[derive(Debug)]
 struct WantedLock {
@@ -288,6 +349,12 @@ impl WantedLock {
         let is_release = i32::from(self.range.l_type) == F_UNLCK;
         let is_whole = self.range.l_start == 0 && self.range.l_len == 0;
         if let Some(other) = &own.other {
+            let is_obstructed = !is_release
+                && self.has_range
+                && i32::from(own.find_obstacle(self.range)?.l_type) != F_UNLCK;
+            if is_obstructed {
+                return Err(Errno::EAGAIN);
+            }
             // What the owner had there is replaced.
             let mut none = self.range;
             none.l_type = libc::c_short::try_from(F_UNLCK).expect("a small number");

@@ -181,10 +181,9 @@ impl MirrorFs {
     }
 
     fn look_up(&self, name: MirrorName<'_>) -> io::Result<FileAttr> {
-        let found = self
-            .nodes
-            .at_name(name, |path| fs::symlink_metadata(path))?;
-        Ok(attributes_of(self.nodes.note_look_up(name, &found), &found))
+        let find = |path: &Path| fs::symlink_metadata(path);
+        let (node, found) = self.nodes.look_up(name, find)?;
+        Ok(attributes_of(node, &found))
     }
 
     /// Makes a name by `make`, and looks it up.
@@ -294,10 +293,22 @@ impl MirrorFs {
 
     fn open_node(&self, node: INodeNo, flags: OFlag) -> io::Result<FileHandle> {
         let flags = flags - (OFlag::O_CREAT | OFlag::O_EXCL);
-        let file = self
-            .nodes
-            .at_node(node, |path| Self::open_at(path, flags, 0))?;
-        // A file of the PFS that is truncated is a new one of the instance.
+        let opened = self.nodes.at_node(node, |path| {
+            // A file of the PFS that is truncated is a new one of the instance: it is not the same any more.
+            if flags.contains(OFlag::O_TRUNC) {
+                self.check_same(node, &fs::symlink_metadata(path)?)?;
+            }
+            Self::open_at(path, flags, 0)
+        });
+        let file = match (opened, self.nodes.find_open(node)) {
+            // Its name is gone: it is opened by a link of /proc to a descriptor.
+            (Err(error), Some(open)) if error.raw_os_error() == Some(Errno::ESTALE as i32) => {
+                let same = format!("/proc/thread-self/fd/{}", open.as_raw_fd());
+                let flags = (flags - OFlag::O_NOFOLLOW) | OFlag::O_CLOEXEC;
+                File::from(nix::fcntl::open(&*same, flags, Mode::empty())?)
+            }
+            (opened, _) => opened?,
+        };
         if !flags.contains(OFlag::O_TRUNC) {
             self.check_same(node, &file.metadata()?)?;
         }
@@ -371,6 +382,19 @@ impl MirrorFs {
             open.names = Arc::clone(&names);
         }
         Ok(names)
+    }
+
+    fn sync_directory(&self, handle: FileHandle) -> io::Result<()> {
+        let file = match self
+            .open
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&handle.0)
+        {
+            Some(OpenMirrorNode::Directory(open)) => Arc::clone(&open.file),
+            _ => return Err(Errno::EBADF.into()),
+        };
+        file.sync_all()
     }
 
     fn open_directory(&self, node: INodeNo) -> io::Result<FileHandle> {

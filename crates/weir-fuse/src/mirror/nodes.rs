@@ -58,6 +58,8 @@ struct NodeTable {
     numbers: HashMap<(u64, u64), u64>,
     /// The nodes that renames are moving.
     moving: Vec<u64>,
+    /// The renames and removals so far.
+    changes: u64,
     /// The device and the inode number of the root.
     root: (u64, u64),
 }
@@ -158,6 +160,7 @@ impl MirrorNodes {
             named: HashMap::new(),
             numbers: HashMap::new(),
             moving: Vec::new(),
+            changes: 0,
             nodes: HashMap::from([(INodeNo::ROOT.0, MirrorNode::default())]),
         };
         Ok(MirrorNodes {
@@ -216,9 +219,33 @@ impl MirrorNodes {
         self.at(name.parent, |dir| act(&dir.join(name.name)))
     }
 
-    /// Notes that the kernel has looked a name up, and knows its node from now on.
+    /// Looks a name up by `find`. The kernel knows its node from now on.
+    pub fn look_up(
+        &self,
+        name: MirrorName<'_>,
+        find: impl Fn(&Path) -> io::Result<Metadata>,
+    ) -> io::Result<(INodeNo, Metadata)> {
+        loop {
+            let before = self.table().changes;
+            let found = self.at_name(name, &find)?;
+            let table = self.table();
+            // Else the name may have been taken from what was found.
+            if table.changes == before {
+                return Ok((Self::note(table, name, &found), found));
+            }
+        }
+    }
+
+    /// Notes that the kernel knows the node of a name from now on.
     pub fn note_look_up(&self, name: MirrorName<'_>, found: &Metadata) -> INodeNo {
-        let mut table = self.table();
+        Self::note(self.table(), name, found)
+    }
+
+    fn note(
+        mut table: MutexGuard<'_, NodeTable>,
+        name: MirrorName<'_>,
+        found: &Metadata,
+    ) -> INodeNo {
         let number = table.number_of(found);
         let file = (found.dev(), found.ino());
         let node = table.nodes.entry(number.0).or_default();
@@ -256,22 +283,36 @@ impl MirrorNodes {
         old: MirrorName<'_>,
         new: MirrorName<'_>,
         is_exchange: bool,
-        rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
+        rename: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (moved, from, to) = {
-            let mut table = self.table();
+        let paths = |table: &NodeTable| {
             let path = |of: MirrorName<'_>| {
                 Ok::<_, io::Error>(table.path_of(&self.root, of.parent)?.join(of.name))
             };
-            let (from, to) = (path(old)?, path(new)?);
+            Ok::<_, io::Error>((path(old)?, path(new)?))
+        };
+        let (moved, (from, to)) = {
+            let mut table = self.table();
+            let paths = paths(&table)?;
             let moved = [Some(old), is_exchange.then_some(new)].map(|name| {
                 let number = name.and_then(|name| table.named.get(&name.key()));
                 number.copied()
             });
             table.moving.extend(moved.iter().flatten());
-            (moved, from, to)
+            (moved, paths)
         };
-        let renamed = rename(&from, &to);
+        let mut renamed = rename(&from, &to);
+        if matches!(&renamed, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            // Another rename may have moved a directory above.
+            let is_moving =
+                |table: &mut NodeTable| table.is_moving(old.parent) || table.is_moving(new.parent);
+            let table = self.renamed.wait_while(self.table(), is_moving);
+            let now = paths(&table.unwrap_or_else(PoisonError::into_inner));
+            match now {
+                Ok(now) if now != (from, to) => renamed = rename(&now.0, &now.1),
+                _ => {}
+            }
+        }
         let mut table = self.table();
         for number in moved.into_iter().flatten() {
             if let Some(at) = table.moving.iter().position(|moving| *moving == number) {
@@ -279,6 +320,7 @@ impl MirrorNodes {
             }
         }
         if renamed.is_ok() {
+            table.changes += 1;
             let [first, second] = moved;
             // A hard link to the same file keeps both names.
             if first.is_some() || !is_exchange {
@@ -302,8 +344,14 @@ impl MirrorNodes {
         name: MirrorName<'_>,
         remove: impl Fn(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
+        let before = self.table().named.get(&name.key()).copied();
         self.at_name(name, remove)?;
-        self.table().drop_name(name);
+        let mut table = self.table();
+        table.changes += 1;
+        // Another file may have got the name meanwhile.
+        if table.named.get(&name.key()).copied() == before {
+            table.drop_name(name);
+        }
         Ok(())
     }
 

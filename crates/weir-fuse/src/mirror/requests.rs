@@ -1,7 +1,7 @@
 //! The kernel's requests to a mirror.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -303,7 +303,7 @@ impl Filesystem for MirrorFs {
         reply: ReplyEmpty,
     ) {
         let flushed = self.file(handle).and_then(|open| {
-            self.locks.end_owner(&open, owner.0);
+            self.locks.end_closer(&open, owner.0);
             if !open.may_write {
                 return Ok(());
             }
@@ -387,22 +387,19 @@ impl Filesystem for MirrorFs {
     fn fsyncdir(
         &self,
         _: &Request,
-        node: INodeNo,
-        _handle: FileHandle,
+        _node: INodeNo,
+        handle: FileHandle,
         _is_data_only: bool,
         reply: ReplyEmpty,
     ) {
-        send_done(
-            reply,
-            self.nodes
-                .at_node(node, |path| File::open(path)?.sync_all()),
-        );
+        send_done(reply, self.sync_directory(handle));
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
-        let space = self
-            .nodes
-            .at(node, |path| Ok(nix::sys::statvfs::statvfs(path)?));
+        let space_at = |path: &Path| Ok(nix::sys::statvfs::statvfs(path)?);
+        let space = self.nodes.at_node(node, space_at);
+        // Of a file whose name is gone.
+        let space = space.or_else(|_| self.nodes.at_node(INodeNo::ROOT, space_at));
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         answer!(reply, space, space => reply.statfs(
             space.blocks(),
