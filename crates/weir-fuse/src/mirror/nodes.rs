@@ -71,6 +71,8 @@ struct MirrorNode {
     /// The directory and the name of the last look-up. Directory 0: that name is gone.
     parent: u64,
     name: OsString,
+    /// The change that gave or took it a name last, among those of the table.
+    changed: u64,
     /// The look-ups that the kernel has not forgotten.
     lookups: u64,
     /// Open files of the node: they are the file, whatever has its name.
@@ -110,6 +112,7 @@ impl NodeTable {
         let number = self.named.remove(&name.key());
         if let Some(node) = number.and_then(|number| self.nodes.get_mut(&number)) {
             node.parent = 0;
+            node.changed = self.changes;
         }
     }
 
@@ -229,8 +232,9 @@ impl MirrorNodes {
             let before = self.table().changes;
             let found = self.at_name(name, &find)?;
             let table = self.table();
-            // Else the name may have been taken from what was found.
-            if table.changes == before {
+            // Else a rename may have taken the name from what was found.
+            let known = table.nodes.get(&table.number_of(&found).0);
+            if known.is_none_or(|node| node.changed <= before) {
                 return Ok((Self::note(table, name, &found), found));
             }
         }
@@ -326,11 +330,13 @@ impl MirrorNodes {
             if first.is_some() || !is_exchange {
                 table.drop_name(new);
             }
-            if let Some(first) = first {
-                table.give_name(first, new);
-            }
-            if let Some(second) = second {
-                table.give_name(second, old);
+            let given = [(first, new), (second, old)];
+            for (number, name) in given.into_iter().filter_map(|(of, name)| Some((of?, name))) {
+                table.give_name(number, name);
+                let changed = table.changes;
+                if let Some(node) = table.nodes.get_mut(&number) {
+                    node.changed = changed;
+                }
             }
         }
         drop(table);
@@ -427,6 +433,37 @@ mod tests {
         });
         assert!(found.is_ok());
         assert_eq!(**calls.borrow(), 2);
+    }
+
+    #[test]
+    fn a_look_up_that_a_rename_overtakes_does_not_give_the_old_name_back() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "").unwrap();
+        fs::write(dir.path().join("other"), "").unwrap();
+        let nodes = MirrorNodes::new(dir.path()).unwrap();
+        let root = INodeNo::ROOT;
+        let file = look_up(&nodes, root, "a");
+        look_up(&nodes, root, "other");
+        let a = MirrorName {
+            parent: root,
+            name: OsStr::new("a"),
+        };
+        let calls = std::cell::Cell::new(0);
+        let found = nodes.look_up(a, |path| {
+            calls.set(calls.get() + 1);
+            let found = fs::symlink_metadata(path);
+            // The second one does not concern what was found, and is no reason to look again.
+            match calls.get() {
+                1 => rename(&nodes, (root, "a"), (root, "b")),
+                _ => rename(&nodes, (root, "other"), (root, "more")),
+            }
+            found
+        });
+        assert!(found.is_err());
+        assert_eq!(
+            (calls.get(), nodes.path_of(file).unwrap()),
+            (2, dir.path().join("b"))
+        );
     }
 
     #[test]
