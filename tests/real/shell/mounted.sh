@@ -3,6 +3,7 @@
 # current directory of the file system, and programs that were started without the interposer. In an elevated directory, by
 # the mirror that lies over it.
 . "$(dirname "$0")/check.sh"
+mirror=
 case $dir in
 /weir/*)
 	mount=$(readlink "${WEIR_INSTANCE:?only on weir}/mounted-at")

@@ -202,7 +202,7 @@ impl MirrorFs {
         own.or_else(|| self.nodes.find_open(node))
     }
 
-    /// The attributes of a node. ESTALE: its name is another file's by now; the kernel looks it up again.
+    /// The attributes of a node. ESTALE: its name is gone, or of another type of file; the kernel looks it up again.
     fn stat(&self, node: INodeNo, handle: Option<FileHandle>) -> io::Result<FileAttr> {
         if let Some(open) = self.find_open(node, handle) {
             return Ok(attributes_of(node, &open.metadata()?));
@@ -210,15 +210,8 @@ impl MirrorFs {
         let found = self
             .nodes
             .at_node(node, |path| fs::symlink_metadata(path))?;
-        self.check_same(node, &found)?;
+        self.nodes.check_kind(node, &found)?;
         Ok(attributes_of(node, &found))
-    }
-
-    fn check_same(&self, node: INodeNo, found: &Metadata) -> io::Result<()> {
-        match self.nodes.number_of(found) == node {
-            true => Ok(()),
-            false => Err(Errno::ESTALE.into()),
-        }
     }
 
     fn set_attributes(
@@ -293,25 +286,20 @@ impl MirrorFs {
 
     fn open_node(&self, node: INodeNo, flags: OFlag) -> io::Result<FileHandle> {
         let flags = flags - (OFlag::O_CREAT | OFlag::O_EXCL);
-        let opened = self.nodes.at_node(node, |path| {
-            // A file of the PFS that is truncated is a new one of the instance: it is not the same any more.
-            if flags.contains(OFlag::O_TRUNC) {
-                self.check_same(node, &fs::symlink_metadata(path)?)?;
-            }
-            Self::open_at(path, flags, 0)
-        });
-        let file = match (opened, self.nodes.find_open(node)) {
-            // Its name is gone: it is opened by a link of /proc to a descriptor.
-            (Err(error), Some(open)) if error.raw_os_error() == Some(Errno::ESTALE as i32) => {
-                let same = format!("/proc/thread-self/fd/{}", open.as_raw_fd());
-                let flags = (flags - OFlag::O_NOFOLLOW) | OFlag::O_CLOEXEC;
-                File::from(nix::fcntl::open(&*same, flags, Mode::empty())?)
-            }
-            (opened, _) => opened?,
-        };
-        if !flags.contains(OFlag::O_TRUNC) {
-            self.check_same(node, &file.metadata()?)?;
+        // By a link of /proc to a descriptor, for example.
+        if let Some(open) = self
+            .nodes
+            .find_open(node)
+            .filter(|_| self.nodes.is_replaced(node))
+        {
+            let same = format!("/proc/thread-self/fd/{}", open.as_raw_fd());
+            let flags = (flags - OFlag::O_NOFOLLOW) | OFlag::O_CLOEXEC;
+            let file = File::from(nix::fcntl::open(&*same, flags, Mode::empty())?);
+            return Ok(self.note_open(node, file, flags));
         }
+        let file = self
+            .nodes
+            .at_node(node, |path| Self::open_at(path, flags, 0))?;
         Ok(self.note_open(node, file, flags))
     }
 
