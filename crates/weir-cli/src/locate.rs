@@ -1,11 +1,11 @@
 //! Which instance is meant, and which there are on this node.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use weir_config::{Config, Environment};
 use weir_core::elevated::{MOST_TREES, TARGET_LINK};
-use weir_core::proto::beneath::MIRRORED_MARK;
 use weir_instance::directories::{self, Label, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
@@ -97,8 +97,7 @@ pub fn elevated_targets(run_dir: &Path) -> Vec<PathBuf> {
 
 /// True if mirrors lie over the elevated directories of the instance with this run directory, as this process finds them.
 pub fn sees_mirrors(run_dir: &Path) -> bool {
-    let mark = std::fs::metadata(run_dir.join(MIRRORED_MARK));
-    mark.is_ok_and(|mark| mark.len() > 0)
+    weir_client::process::sees_mirrors(run_dir.as_os_str().as_bytes())
 }
 
 /// Refuses to start or end servers of an instance where mirrors lie over its elevated directories: files could not be moved there.

@@ -102,11 +102,6 @@ impl Mirrors {
         Ok(mirrors)
     }
 
-    /// True if no directory is elevated.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// Has a command begin in a mount namespace in which the mirrors lie over their directories.
     pub fn put_over(&self, command: &mut Command) -> Result<()> {
         let path = |path: &Path| CString::new(path.as_os_str().as_bytes());
@@ -117,9 +112,6 @@ impl Mirrors {
             })
         });
         let mut binds = binds.collect::<Result<Vec<_>, std::ffi::NulError>>()?;
-        if binds.is_empty() {
-            return Ok(());
-        }
         // Tells what runs there that its elevated directories are mirrors.
         let (mark, set) = (MIRRORED_MARK, format!("{MIRRORED_MARK}-set"));
         let [mark, set] = [mark, &set].map(|name| self.run_dir.join(name));

@@ -160,7 +160,7 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
     };
     serve_mount(|| Mounted::new(run_dir, dir), stopped)?;
     if dir == run_dir.join(OWN_DIR) {
-        // What is made there from now on would be in no instance.
+        // Files made there from now on would belong to no instance.
         let _ = std::fs::remove_dir(dir);
     }
     Ok(())

@@ -25,7 +25,9 @@ use crate::ending::show_summary;
 use crate::exit::{Failure, RUN_FAILED, RUN_NOT_SAFE};
 use crate::inject::InjectedLibraries;
 use crate::linked::{ObstructedProgram, ProgramKind};
-use crate::locate::{elevated_targets, living, refuse_under_mirrors, remains_of, run_dir_of};
+use crate::locate::{
+    elevated_directories, elevated_targets, living, refuse_under_mirrors, remains_of, run_dir_of,
+};
 use crate::mirrors::Mirrors;
 use crate::report::DrainedFiles;
 use crate::run_stages::RunStages;
@@ -436,10 +438,8 @@ fn run_in(
     let unseen = obstructed.as_ref();
     if let Some(warning) = unseen.and_then(|program| mount::explain_unseen(program, run_dir)) {
         let elevated = match &mirrors {
-            Some(mirrors) if !mirrors.is_empty() => {
-                "; it finds elevated directories at their own paths"
-            }
-            _ => "",
+            Some(_) => "; it finds elevated directories at their own paths",
+            None => "",
         };
         errln!("weir: warning: {warning}{elevated}");
     }
@@ -471,7 +471,7 @@ fn mirror(
     let needs = obstructed.is_some_and(|program| program.kind != ProgramKind::Privileged);
     let is_asked = start.mirror == MirrorUse::Always;
     let is_wanted = is_asked || start.mirror == MirrorUse::Auto && needs;
-    if !is_wanted {
+    if !is_wanted || elevated_directories(run_dir).is_empty() {
         return Ok(None);
     }
     let put_over = |mirrors: Mirrors| mirrors.put_over(command).map(|()| mirrors);

@@ -16,7 +16,7 @@ use crate::convert::errno;
 use crate::requester::is_interrupted;
 
 /// The most requests that wait for locks at a time; more get ENOLCK.
-pub const MAX_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 /// The kind that releases a lock: fcntl(2).
 pub const F_UNLCK: i32 = 2;
 
@@ -25,7 +25,7 @@ pub const F_UNLCK: i32 = 2;
 pub struct Locks {
     tree: Tree,
     owners: Arc<Mutex<HashMap<(Ino, u64), LockOwner>>>,
-    waiting: Arc<AtomicUsize>,
+    waiters: LockWaiters,
 }
 
 impl Locks {
@@ -34,7 +34,7 @@ impl Locks {
         Locks {
             tree,
             owners: Arc::default(),
-            waiting: Arc::default(),
+            waiters: LockWaiters::default(),
         }
     }
 
@@ -91,22 +91,43 @@ impl Locks {
         }
     }
 
-    /// Waits for a lock on a thread of its own, until it is granted or the waiter has a signal.
+    /// Waits for a lock, until it is granted or the waiter has a signal.
     fn wait(&self, owner: LockOwner, wish: Wish, tid: u32, reply: ReplyEmpty) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let tree = self.tree;
+        self.waiters.wait(reply, move || {
+            let waits = || !is_interrupted(tid);
+            tree.set_lock(owner, &wish, Some(&waits)).map_err(errno)
+        });
+    }
+}
+
+/// The requests that wait for locks, each on a thread of its own.
+#[derive(Clone, Debug, Default)]
+pub struct LockWaiters(Arc<AtomicUsize>);
+
+impl LockWaiters {
+    /// Calls `wait` on a thread of its own, and replies with its result.
+    pub fn wait(
+        &self,
+        reply: ReplyEmpty,
+        wait: impl FnOnce() -> Result<(), fuser::Errno> + Send + 'static,
+    ) {
+        if self.0.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
+            self.0.fetch_sub(1, Ordering::Relaxed);
             return reply.error(errno(Errno::NOLCK));
         }
-        let locks = self.clone();
+        let waiting = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("lock".to_owned());
         let spawned = thread.spawn(move || {
-            let waits = || !is_interrupted(tid);
-            answer(reply, locks.tree.set_lock(owner, &wish, Some(&waits)));
-            locks.waiting.fetch_sub(1, Ordering::Relaxed);
+            match wait() {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+            waiting.fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = spawned {
             // The closure was dropped and replied with EIO.
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.0.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("no thread to wait for a lock: {error}");
         }
     }

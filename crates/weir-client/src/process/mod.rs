@@ -123,6 +123,7 @@ mod user_calls;
 
 use core::sync::atomic::AtomicU32;
 
+pub use crate::beneath::sees_mirrors;
 use crate::neighbour::Neighbours;
 pub use crate::types::Outcome;
 use attributes::AttributeCalls;

@@ -6,12 +6,10 @@
 //!
 //! A request that waits has a thread of its own, for the one that releases the lock must be served, too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +18,8 @@ use nix::errno::Errno;
 use nix::fcntl::{fcntl, FcntlArg};
 use nix::libc::{self, flock};
 
-use super::{errno_of, OpenMirrorFile};
-use crate::locks::{last_byte, F_UNLCK, MAX_WAITING};
+use super::{errno_of, link_to, raw_errno, OpenMirrorFile};
+use crate::locks::{last_byte, LockWaiters, F_UNLCK};
 use crate::requester::is_interrupted;
 
 /// The time after which a lock that another owner holds is asked for again, at first and at most.
@@ -63,6 +61,12 @@ struct FileOwner {
 }
 
 impl OpenMirrorFile {
+    fn lock_owners(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.lock_owners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn owner(&self, owner: u64) -> FileOwner {
         FileOwner {
             node: self.node.0,
@@ -93,7 +97,7 @@ impl OwnerFiles {
 #[derive(Clone, Debug, Default)]
 pub struct MirrorLocks {
     owners: Arc<Mutex<HashMap<FileOwner, OwnerFiles>>>,
-    waiting: Arc<AtomicUsize>,
+    waiters: LockWaiters,
 }
 
 impl MirrorLocks {
@@ -121,10 +125,9 @@ impl MirrorLocks {
             return Ok(known);
         }
         // Without the lock: of a file of the PFS this may take its time.
-        let same = format!("/proc/thread-self/fd/{}", open.file.as_raw_fd());
         let mut options = OpenOptions::new();
         options.read(open.may_read).write(open.may_write);
-        let new = options.open(same)?;
+        let new = options.open(link_to(&open.file))?;
         Ok(known(&mut self.owners(), Some(new)).expect("it is there now"))
     }
 
@@ -139,10 +142,7 @@ impl MirrorLocks {
     /// Releases all locks of a process on a file of which it closes a descriptor.
     pub fn end_closer(&self, open: &OpenMirrorFile, owner: u64) {
         // The number may be another process's by the time that the last descriptor is closed.
-        open.lock_owners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&owner);
+        open.lock_owners().remove(&owner);
         self.end_owner(open, owner);
     }
 
@@ -156,11 +156,7 @@ impl MirrorLocks {
     /// Releases the locks that came by an open file, whose last descriptor was closed: also those whose owner it is itself
     /// (flock(2), F_OFD_SETLK).
     pub fn end_handle(&self, open: &OpenMirrorFile) {
-        let owners = open
-            .lock_owners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for owner in &*owners {
+        for owner in &*open.lock_owners() {
             self.end_owner(open, *owner);
         }
     }
@@ -202,12 +198,7 @@ impl MirrorLocks {
         waiter: Option<u32>,
         reply: ReplyEmpty,
     ) {
-        let mut owners = open
-            .lock_owners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        owners.insert(owner);
-        drop(owners);
+        open.lock_owners().insert(owner);
         let wanted = match lock.to_flock() {
             Err(error) => return reply.error(errno_of(&error)),
             Ok(range) => WantedLock {
@@ -224,7 +215,10 @@ impl MirrorLocks {
             (Err(Errno::EAGAIN), Some(tid)) => {
                 let locks = self.clone();
                 let open = open.clone();
-                self.wait(tid, reply, move || locks.try_set(&open, owner, &wanted));
+                self.waiters.wait(reply, move || {
+                    let set = ask_again(tid, || locks.try_set(&open, owner, &wanted));
+                    set.map_err(|error| errno_of(&error.into()))
+                });
             }
             (done, _) => answer(reply, done),
         }
@@ -235,45 +229,25 @@ impl MirrorLocks {
         loop {
             let own = self
                 .descriptors(open, owner)
-                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+                .map_err(|error| raw_errno(&error))?;
             wanted.set(&own)?;
             if self.is_current(open, owner, &own.used) {
                 return Ok(());
             }
         }
     }
+}
 
-    /// Waits for a lock on a thread of its own, until it is granted or the waiter has a signal.
-    fn wait(
-        &self,
-        tid: u32,
-        reply: ReplyEmpty,
-        set: impl Fn() -> nix::Result<()> + Send + 'static,
-    ) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return answer(reply, Err(Errno::ENOLCK));
+/// Calls `set` until the lock is granted, or the waiter has a signal (EINTR).
+fn ask_again(tid: u32, set: impl Fn() -> nix::Result<()>) -> nix::Result<()> {
+    let mut pause = ASK_AGAIN;
+    loop {
+        match set() {
+            Err(Errno::EAGAIN) if is_interrupted(tid) => return Err(Errno::EINTR),
+            Err(Errno::EAGAIN) => std::thread::sleep(pause),
+            done => return done,
         }
-        let waiting = Arc::clone(&self.waiting);
-        let wait = move || {
-            let mut pause = ASK_AGAIN;
-            let done = loop {
-                match set() {
-                    Err(Errno::EAGAIN) if is_interrupted(tid) => break Err(Errno::EINTR),
-                    Err(Errno::EAGAIN) => std::thread::sleep(pause),
-                    done => break done,
-                }
-                pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
-            };
-            answer(reply, done);
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        };
-        let thread = std::thread::Builder::new().name("lock".to_owned());
-        if let Err(error) = thread.spawn(wait) {
-            // The closure was dropped and replied with EIO.
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("no thread to wait for a lock: {error}");
-        }
+        pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
     }
 }
 
@@ -320,10 +294,15 @@ impl OwnDescriptors {
             let rest = [range.start..held.start, held.end..range.end];
             ranges.extend(rest.into_iter().filter(|range| !range.is_empty()));
         }
-        Ok(flock {
-            l_type: libc::c_short::try_from(F_UNLCK).expect("a small number"),
-            ..wanted
-        })
+        Ok(unlocked(wanted))
+    }
+}
+
+/// The same bytes without a lock.
+fn unlocked(range: flock) -> flock {
+    flock {
+        l_type: libc::c_short::try_from(F_UNLCK).expect("a small number"),
+        ..range
     }
 }
 
@@ -355,10 +334,8 @@ impl WantedLock {
             if is_obstructed {
                 return Err(Errno::EAGAIN);
             }
-            // What the owner had there is replaced.
-            let mut none = self.range;
-            none.l_type = libc::c_short::try_from(F_UNLCK).expect("a small number");
-            set_range(other, &none)?;
+            // The new lock replaces the one that the owner has there.
+            set_range(other, &unlocked(self.range))?;
             if is_whole || is_release {
                 let _ = other.unlock();
             }
@@ -385,9 +362,7 @@ impl WantedLock {
         };
         set.map_err(|error| match error {
             TryLockError::WouldBlock => Errno::EAGAIN,
-            TryLockError::Error(error) => {
-                Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-            }
+            TryLockError::Error(error) => raw_errno(&error),
         })
     }
 }

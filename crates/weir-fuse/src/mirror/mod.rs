@@ -37,14 +37,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use fuser::{FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, AT_FDCWD};
 use nix::sys::stat::{Mode, UtimensatFlags};
 use nix::sys::time::TimeSpec;
+use weir_client::process::mounted::Changes;
 use weir_client::types::{Stat, Time};
 
-use crate::convert::{attributes, time};
+use crate::convert::attributes;
 use locks::MirrorLocks;
 use nodes::{MirrorName, MirrorNodes};
 
@@ -96,8 +97,11 @@ impl OpenMirrorFile {
         if let Some(known) = self.other.get() {
             return Ok(known);
         }
-        let same = format!("/proc/thread-self/fd/{}", self.file.as_raw_fd());
-        let opened = OpenOptions::new().write(true).append(appends).open(same)?;
+        let mut options = OpenOptions::new();
+        let opened = options
+            .write(true)
+            .append(appends)
+            .open(link_to(&self.file))?;
         // Another thread may have been faster.
         Ok(self.other.get_or_init(|| opened))
     }
@@ -110,8 +114,17 @@ struct ListedName {
     name: OsString,
 }
 
+fn raw_errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
 fn errno_of(error: &io::Error) -> fuser::Errno {
-    fuser::Errno::from_i32(error.raw_os_error().unwrap_or(Errno::EIO as i32))
+    fuser::Errno::from_i32(raw_errno(error) as i32)
+}
+
+/// The path by which an open file is opened anew, whatever its name is now.
+fn link_to(file: &File) -> String {
+    format!("/proc/thread-self/fd/{}", file.as_raw_fd())
 }
 
 fn attributes_of(number: INodeNo, found: &Metadata) -> FileAttr {
@@ -140,12 +153,8 @@ fn attributes_of(number: INodeNo, found: &Metadata) -> FileAttr {
     attributes
 }
 
-fn timespec_of(new: Option<TimeOrNow>) -> TimeSpec {
-    let Some(new) = new else {
-        return TimeSpec::UTIME_OMIT;
-    };
-    let Time { sec, nsec } = time(new);
-    TimeSpec::new(sec, nsec)
+fn timespec_of(new: Option<Time>) -> TimeSpec {
+    new.map_or(TimeSpec::UTIME_OMIT, |new| TimeSpec::new(new.sec, new.nsec))
 }
 
 impl MirrorFs {
@@ -218,7 +227,7 @@ impl MirrorFs {
         &self,
         node: INodeNo,
         handle: Option<FileHandle>,
-        new: &MirrorChanges,
+        new: &Changes,
     ) -> io::Result<FileAttr> {
         let open = self.find_open(node, handle);
         if let Some(mode) = new.mode {
@@ -292,9 +301,8 @@ impl MirrorFs {
             .find_open(node)
             .filter(|_| self.nodes.is_replaced(node))
         {
-            let same = format!("/proc/thread-self/fd/{}", open.as_raw_fd());
             let flags = (flags - OFlag::O_NOFOLLOW) | OFlag::O_CLOEXEC;
-            let file = File::from(nix::fcntl::open(&*same, flags, Mode::empty())?);
+            let file = File::from(nix::fcntl::open(&*link_to(&open), flags, Mode::empty())?);
             return Ok(self.note_open(node, file, flags));
         }
         let file = self
@@ -398,15 +406,4 @@ impl MirrorFs {
             names,
         })))
     }
-}
-
-/// New attributes of a node.
-#[derive(Debug)]
-struct MirrorChanges {
-    mode: Option<u32>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    size: Option<u64>,
-    atime: Option<TimeOrNow>,
-    mtime: Option<TimeOrNow>,
 }

@@ -318,8 +318,8 @@ impl MirrorNodes {
         rename: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> io::Result<()> {
         let paths = |table: &NodeTable| {
-            let path = |of: MirrorName<'_>| {
-                Ok::<_, io::Error>(table.path_of(&self.root, of.parent)?.join(of.name))
+            let path = |at: MirrorName<'_>| {
+                Ok::<_, io::Error>(table.path_of(&self.root, at.parent)?.join(at.name))
             };
             Ok::<_, io::Error>((path(old)?, path(new)?))
         };
@@ -358,8 +358,10 @@ impl MirrorNodes {
             if first.is_some() || !is_exchange {
                 table.replace(new);
             }
-            let given = [(first, new), (second, old)];
-            for (number, name) in given.into_iter().filter_map(|(of, name)| Some((of?, name))) {
+            for (number, name) in [(first, new), (second, old)] {
+                let Some(number) = number else {
+                    continue;
+                };
                 table.give_name(number, name);
                 let changed = table.changes;
                 if let Some(node) = table.nodes.get_mut(&number) {

@@ -19,10 +19,13 @@ use nix::fcntl::{FallocateFlags, OFlag, AT_FDCWD};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::{AccessFlags as NixAccess, Whence};
 
+use weir_client::process::mounted::Changes;
+
 use super::locks::RecordLock;
 use super::nodes::MirrorName;
 use super::xattr::{self, SizedReply};
-use super::{errno_of, MirrorChanges, MirrorFs, OpenMirrorNode};
+use super::{errno_of, MirrorFs, OpenMirrorNode};
+use crate::convert::time;
 use crate::filesystem::{GENERATION, NEVER};
 
 /// The `whence` of lseek for data; the other one that the kernel sends is that for holes.
@@ -110,13 +113,13 @@ impl Filesystem for MirrorFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let new = MirrorChanges {
+        let new = Changes {
             mode,
             uid,
             gid,
             size,
-            atime,
-            mtime,
+            atime: atime.map(time),
+            mtime: mtime.map(time),
         };
         send_attributes(reply, self.set_attributes(node, handle, &new));
     }
@@ -283,7 +286,7 @@ impl Filesystem for MirrorFs {
     ) {
         let is_of_map = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = flags_of(flags.0).contains(OFlag::O_APPEND) && !is_of_map;
-        // What was written before an error is said; the next call says the error.
+        // A write that an error cuts short returns its count, and the next one the error.
         let written = self.file(handle).and_then(|open| {
             let file = open.for_writing(appends)?;
             file.write_at(bytes, offset)
