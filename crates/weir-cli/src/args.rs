@@ -804,6 +804,9 @@ pub struct DrainProcessArgs {
     /// The drains before this one.
     #[arg(long, value_enum, default_value_t)]
     pub before: EarlierDrains,
+    /// The number of processes of this drain that have left calls which hang.
+    #[arg(long, default_value_t)]
+    pub generation: u32,
     /// The number of the elevated tree, if one is drained.
     #[arg(long)]
     pub tree: Option<usize>,

@@ -16,7 +16,7 @@ use weir_instance::errln;
 
 use crate::args::{ChoiceArgs, DrainProcessArgs, EarlierDrains};
 use crate::array_log;
-use crate::drain::process::DrainProcess;
+use crate::drain::started::DrainProcess;
 use crate::exit::Failure;
 use crate::locate::elevated_directories;
 use crate::{show, supervise};
@@ -220,6 +220,7 @@ impl RunStages<'_> {
             status_file: self.settings.status_file.clone(),
             laminate: self.ends_instance,
             before,
+            generation: 0,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),
             target: tree.target.clone(),

@@ -8,6 +8,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -40,6 +41,8 @@ pub const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP
 /// How long the copies of one signal may arrive: a batch system sends it to all processes of a job, and
 /// `weir run` passes on its own.
 pub const SAME_SIGNAL: Duration = Duration::from_secs(1);
+/// The longest time for which the end of a thread that hears signals is waited for.
+const END_TIME: Duration = Duration::from_millis(200);
 
 /// `weir stage`.
 pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
@@ -250,7 +253,26 @@ fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
     on_signals(supervise::not_ignored(&ENDING), move |_| {
         stop.store(true, Ordering::Relaxed);
         true
-    })
+    })?;
+    Ok(())
+}
+
+/// The thread that hears signals.
+#[derive(Debug)]
+pub struct SignalThread {
+    handle: signal_hook::iterator::Handle,
+    thread: JoinHandle<()>,
+}
+
+impl SignalThread {
+    /// Ends the thread, unless it does not end within `END_TIME`.
+    pub fn stop_hearing(&self) {
+        self.handle.close();
+        let until = Instant::now() + END_TIME;
+        while !self.thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Calls `act` at each signal. It returns true if the process is about to end for it: then a later one
@@ -258,10 +280,11 @@ fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
 pub fn on_signals(
     heard: impl Iterator<Item = Signal>,
     mut act: impl FnMut(Signal) -> bool + Send + 'static,
-) -> Result<()> {
+) -> Result<SignalThread> {
     let heard = heard.map(|signal| signal as i32);
     let mut signals = signal_hook::iterator::Signals::new(heard).context("signals")?;
-    std::thread::spawn(move || {
+    let handle = signals.handle();
+    let thread = std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
         for number in signals.forever() {
             let Ok(signal) = Signal::try_from(number) else {
@@ -272,7 +295,7 @@ pub fn on_signals(
             }
         }
     });
-    Ok(())
+    Ok(SignalThread { handle, thread })
 }
 
 fn draw(progress: &StageProgress, is_done: &AtomicBool) {

@@ -151,6 +151,21 @@ pub fn wait_for_end_or_word(child: &Child, output: BorrowedFd<'_>) -> Result<Opt
     Signals::block()?.wait_for(pid_of(child), Some(output))
 }
 
+/// The same for a process that is no child of this one: until there is something to read from
+/// `output`, or nobody can write to it any more.
+pub fn wait_for_word(process: u32, output: BorrowedFd<'_>) -> Result<()> {
+    let process = Pid::from_raw(i32::try_from(process).context("the number of a process")?);
+    Signals::block()?.wait_for_output(process, output)
+}
+
+/// True if there is something to read from a pipe.
+pub fn is_readable(pipe: BorrowedFd<'_>) -> bool {
+    let mut pipe = [PollFd::new(pipe, PollFlags::POLLIN)];
+    let is_ready = poll(&mut pipe, PollTimeout::ZERO).is_ok();
+    let events = pipe[0].revents();
+    is_ready && events.is_some_and(|events| events.contains(PollFlags::POLLIN))
+}
+
 fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
 }
@@ -196,34 +211,59 @@ impl Signals {
             return Ok(Some(status));
         }
         loop {
-            let waited = [Some(self.fd.as_fd()), output].into_iter().flatten();
-            let mut fds: Vec<PollFd<'_>> = waited
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-                .collect();
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(e) => return Err(e).context("waiting for the command"),
-            }
-            let events = fds.get(1).and_then(PollFd::revents);
-            if events.is_some_and(|events| events.contains(PollFlags::POLLIN)) {
+            let events = self.poll(output)?;
+            if events.contains(PollFlags::POLLIN) {
                 return Ok(None);
             }
             // It is closed: the command ends.
-            if events.is_some_and(|events| !events.is_empty()) {
+            if !events.is_empty() {
                 output = None;
             }
-            while let Some(info) = self.fd.read_signal()? {
-                let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
-                if WARNINGS.contains(&signal) {
-                    WARNED_AT.get_or_init(SystemTime::now);
-                }
+            while let Some(signal) = self.pass_next(child)? {
                 if signal != Signal::SIGCHLD {
-                    pass_on(signal, &info, child);
-                } else if let Some(status) = reap(child)? {
+                    continue;
+                }
+                if let Some(status) = reap(child)? {
                     return Ok(Some(status));
                 }
             }
         }
+    }
+
+    fn wait_for_output(&self, process: Pid, output: BorrowedFd<'_>) -> Result<()> {
+        while self.poll(Some(output))?.is_empty() {
+            while self.pass_next(process)?.is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal, or for something to read from `output`. Returns the events of `output`.
+    fn poll(&self, output: Option<BorrowedFd<'_>>) -> Result<PollFlags> {
+        let waited = [Some(self.fd.as_fd()), output].into_iter().flatten();
+        let mut fds: Vec<PollFd<'_>> = waited
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e).context("waiting for the command"),
+        }
+        let events = fds.get(1).and_then(PollFd::revents);
+        Ok(events.unwrap_or(PollFlags::empty()))
+    }
+
+    /// Reads the next signal, and passes it on; `None`: there is none now.
+    fn pass_next(&self, process: Pid) -> Result<Option<Signal>> {
+        let Some(info) = self.fd.read_signal()? else {
+            return Ok(None);
+        };
+        let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
+        if WARNINGS.contains(&signal) {
+            WARNED_AT.get_or_init(SystemTime::now);
+        }
+        if signal != Signal::SIGCHLD {
+            pass_on(signal, &info, process);
+        }
+        Ok(Some(signal))
     }
 }
 

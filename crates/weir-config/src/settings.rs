@@ -307,7 +307,8 @@ settings! {
         interval_s: u32 = "1",
         /// The longest time for which the end of `weir run` waits while no call of the parallel file
         /// system returns, in seconds; 0: without limit. Then it says what hangs, and exits with 122; the
-        /// files stay in the instance.
+        /// files stay in the instance. If only some calls hang, weir goes on without their files after this time, and
+        /// after five minutes at the latest.
         stuck_s: u32 = "600",
         /// The use of a node's storage, in percent, from which on weir frees the storage of files of elevated directories
         /// that are on the parallel file system already, the least recently used first; programs then read

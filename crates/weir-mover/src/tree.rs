@@ -298,6 +298,10 @@ pub trait FileTree: Sync + Debug {
     fn hangs_at(&self, _path: &Path) -> bool {
         false
     }
+    /// The error of all calls for this path, if it is avoided.
+    fn check_avoided(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
     /// The attributes of a node (lstat); `None`: no node has this name.
     fn look_up(&self, path: &Path) -> io::Result<Option<Stat>>;
     /// The names in a directory, without `.` and `..`, in any order.

@@ -226,6 +226,144 @@ fn the_end_of_a_run_waits_for_a_call_that_hangs_for_a_limited_time() {
 }
 
 #[test]
+fn a_file_whose_calls_hang_holds_up_no_other_one() {
+    let Some(scene) = Scene::new("a drain to a PFS of which a part hangs") else {
+        return;
+    };
+    let hang = |name: &str, step| {
+        let rule = FaultRule::new(&[step], FaultEffect::Hang).at(&format!("out/{name}"));
+        scene.fs.inject(rule)
+    };
+    let rules = [
+        hang(".first.weir-part", FsOperation::Write),
+        hang(".second.weir-part", FsOperation::Sync),
+        hang("d/third", FsOperation::Rename),
+    ];
+    // Each hung file is handed over by another process.
+    let script = "
+        cd /weir
+        # Linux holds up all calls in the directory of a rename.
+        mkdir d
+        for name in first second d/third; do
+            seq 1000 > $name
+            name=${name#d/}
+            await $1/$name-hangs
+            seq 2000 > after-$name
+            await $1/after-$name-moved
+        done
+        $2 drain --status --json > $1/status || true
+        if $2 drain --wait --timeout 20s > $1/wait 2>&1; then exit 9; else echo $? > $1/code; fi
+        touch $1/asked
+        await $1/back
+        # The calls may be returning just now.
+        until $2 drain --wait --timeout 60s; do sleep 0.1; done
+        touch $1/safe
+        rm after-first
+        await $1/end
+        seq 3000 > last";
+    let mut run = scene.run(&["--set", "drain.stuck_s=2"], &format!("{AWAIT}{script}"));
+    let paths = ["first", "second", "d/third"];
+    for (number, path) in (1..).zip(paths) {
+        let name = path.trim_start_matches("d/");
+        assert!(scene.fs.wait_for_hanging(number, HANG), "{name}");
+        scene.say(&format!("{name}-hangs"));
+        let after = format!("after-{name}");
+        wait_until(&after, || {
+            scene.moved(&after) == Some(lines(2000)) || run.has_ended()
+        });
+        assert!(scene.fs.hanging() >= number && scene.moved(path).is_none());
+        scene.say(&format!("{after}-moved"));
+    }
+    scene.wait_for("asked", &mut run);
+    for rule in rules {
+        scene.fs.lift(rule);
+    }
+    scene.say("back");
+    scene.wait_for("safe", &mut run);
+    for name in paths {
+        assert_eq!(scene.moved(name), Some(lines(1000)), "{name}");
+    }
+    scene.say("end");
+    let output = run.output();
+    assert!(output.status.success(), "{}", messages_of(&output));
+    assert_eq!(scene.moved("last"), Some(lines(3000)));
+    assert_eq!(scene.moved("after-first"), None);
+    let read = |name| fs::read_to_string(scene.talk(name)).unwrap();
+    // Not all is safe, and some of it failed.
+    assert_eq!(read("code"), "7\n", "{}", read("wait"));
+    let status: serde_json::Value = serde_json::from_str(&read("status")).unwrap();
+    let slow = status[0]["slow_calls"].as_array().unwrap();
+    assert!(slow.len() >= 3, "{status}");
+}
+
+#[test]
+fn the_end_of_a_run_moves_all_but_the_file_whose_call_hangs() {
+    let Some(scene) = Scene::new("the end of a drain to a PFS of which a part hangs") else {
+        return;
+    };
+    let hang = FaultRule::new(&[FsOperation::Write], FaultEffect::Hang);
+    let rule = scene.fs.inject(hang.at("out/.b.weir-part"));
+    let script = "cd /weir; for name in a b c d e f; do seq 1000 > $name; done";
+    for while_running in ["false", "true"] {
+        let while_running = format!("drain.while_running={while_running}");
+        let options = ["--set", "drain.stuck_s=2", "--set", &while_running];
+        let output = scene.run(&options, script).output();
+        let told = messages_of(&output);
+        assert_eq!(output.status.code(), Some(122), "{told}");
+        assert!(told.contains("has not returned for"), "{told}");
+        assert!(told.contains("moves the other files"), "{told}");
+        for name in ["a", "c", "d", "e", "f"] {
+            assert_eq!(scene.moved(name), Some(lines(1000)), "{name}: {told}");
+        }
+        assert_eq!(scene.moved("b"), None);
+        let instance = instance_of(&told);
+        wait_until("the end of the instance", || {
+            let stopped = weir(&["stop", "--force", instance]).output().unwrap();
+            stopped.status.success() || !Path::new(instance).exists()
+        });
+        fs::remove_dir_all(scene.dir.path().join("below/out")).unwrap();
+    }
+    scene.fs.lift(rule);
+}
+
+#[test]
+fn a_drain_begins_anew_beside_a_call_that_hangs() {
+    let Some(scene) = Scene::new("a drain to a PFS of which a part hangs, and a killed server")
+    else {
+        return;
+    };
+    let hang = FaultRule::new(&[FsOperation::Write], FaultEffect::Hang);
+    let rule = scene.fs.inject(hang.at("out/.hung.weir-part"));
+    let script = "
+        seq 1000 > /weir/hung
+        await $1/hangs
+        kill -KILL $($2 status | sed -n 's/^ *server 0 .*process \\([0-9]*\\),.*/\\1/p')
+        until $2 status | grep -q 'started again'; do sleep 0.05; done
+        # This shell was a client of the killed server.
+        exec sh -ec '
+            seq 2000 > /weir/other
+            touch $1/went
+            until [ -e $1/back ]; do sleep 0.05; done
+            until $2 drain --wait --timeout 60s; do sleep 0.1; done' sh $1 $2";
+    let mut run = scene.run(
+        &["--servers", "2", "--set", "drain.stuck_s=2"],
+        &format!("{AWAIT}{script}"),
+    );
+    assert!(scene.fs.wait_for_hanging(1, HANG));
+    scene.say("hangs");
+    scene.wait_for("went", &mut run);
+    wait_until("the other file", || {
+        scene.moved("other") == Some(lines(2000)) || run.has_ended()
+    });
+    assert_eq!(scene.moved("hung"), None);
+    scene.fs.lift(rule);
+    scene.say("back");
+    let output = run.output();
+    assert!(output.status.success(), "{}", messages_of(&output));
+    assert_eq!(scene.moved("hung"), Some(lines(1000)));
+}
+
+#[test]
 fn signals_end_a_drain_whose_calls_hang() {
     let Some(scene) = Scene::new("signals to a drain to a PFS that hangs") else {
         return;

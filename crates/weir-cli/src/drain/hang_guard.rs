@@ -1,4 +1,5 @@
-//! The end of a drain whose target hangs, or whose job ends.
+//! The watch over the calls of a drain: another process goes on without those that hang. In the end the drain gives up if
+//! the target as a whole hangs, and stops before the job ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::command::in_words_slow;
 use super::end_time::EndTime;
 use super::orders::give_up;
 use super::service::DrainService;
-use crate::exit::NOT_MOVED;
+use super::succession::Succession;
 use crate::stage;
 
 /// The time for which calls may hang once a signal, or the end of the job, has stopped the drain.
@@ -19,42 +20,56 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 /// The interval between two checks for hanging calls.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Ends the process if its target hangs after the command has ended.
+/// Hands a drain over if calls hang, or ends it.
 pub struct HangGuard {
     pub service: Arc<DrainService>,
     pub watch: Arc<CallWatch>,
     pub stop: Arc<AtomicBool>,
-    /// The longest time without a call that returns; `None`: no limit.
+    /// The longest time without a call that returns, after the command has ended; `None`: no limit.
     pub limit: Option<Duration>,
     pub end_time: Arc<EndTime>,
+    pub succession: Arc<Succession>,
 }
 
 impl HangGuard {
-    /// Ends the process if no call returns, and stops the move before the job ends.
-    pub fn guard_end(&self) -> ! {
-        let began = Instant::now();
+    /// Watches the calls until the process ends. Ends it if no call returns, and stops the move before the job ends.
+    pub fn guard_calls(&self) -> ! {
+        let mut finishing: Option<Instant> = None;
         let mut stopped: Option<Instant> = None;
         loop {
             std::thread::sleep(WATCH_INTERVAL);
-            // Counted from the end of the command: a target that hung before may recover.
-            let hung = self.watch.time_without_return().min(began.elapsed());
-            if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
-                self.service.analyses().close();
-                errln!(
-                    "weir: drain: the job ends soon: no more is moved to {}",
-                    self.service.target().display()
-                );
+            let name_calls = || self.name_hanging_calls(self.watch.time_without_return());
+            if !self.service.is_finishing() {
+                self.succession.hand_over_if_hung(name_calls);
+                continue;
             }
+            let since = *finishing.get_or_insert_with(Instant::now);
+            self.stop_before_end();
             if self.stop.load(Ordering::Relaxed) {
                 stopped.get_or_insert_with(Instant::now);
+            } else {
+                self.succession.hand_over_if_hung(name_calls);
             }
+            // Counted from the end of the command: a target that hung before may recover.
+            let hung = self.watch.time_without_return().min(since.elapsed());
             let is_stuck = self.limit.is_some_and(|limit| hung >= limit);
             let is_stopped =
                 stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
             if is_stuck || is_stopped {
                 self.name_hanging_calls(hung);
-                give_up(NOT_MOVED);
+                give_up();
             }
+        }
+    }
+
+    /// Stops the move if the job ends soon.
+    fn stop_before_end(&self) {
+        if self.end_time.is_near() && !self.stop.swap(true, Ordering::Relaxed) {
+            self.service.analyses().close();
+            errln!(
+                "weir: drain: the job ends soon: no more is moved to {}",
+                self.service.target().display()
+            );
         }
     }
 

@@ -1,15 +1,12 @@
-//! The process that drains, and its parent's side.
+//! The process that drains.
 //!
 //! Its rounds run in a thread with low priority. While the command runs, a signal only starts a round: a batch system sends
 //! signals to all processes of a job before its end. While the rest is moved, the first signal that ends a stage ends the
 //! process in order, a later one at once.
 //!
-//! If a call of the target hangs, this process cannot end. It writes the letter `orders::GIVE_UP` to its standard output,
-//! and the parent goes on without waiting for its end.
+//! If a call of the target hangs, this process cannot end. It says so on its standard output ([`DrainWord`]), and its
+//! parent ([`started`](super::started)) does not wait for its end: another process goes on, or the drain is given up.
 
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -24,117 +21,41 @@ use weir_mover::{DirectoryTree, InstanceTree, MoveSide, StageOptions, StageSumma
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
+use super::hung_calls::HungCalls;
 use super::last_analyses;
-use super::messages::starting_mark_of;
-use super::orders::{await_finish, await_step, give_up, FinishOrder, NextStep};
+use super::orders::{give_up, DrainWord, FinishOrder, NextStep, OrderInput};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
-use super::server_watch::{begin_anew, is_served_again, watch_server};
-use super::service::{DrainService, DrainedSource, SocketGuard};
+use super::server_watch::{is_served_again, watch_server};
+use super::service::{DrainService, DrainedSource};
+use super::succession::Succession;
 use crate::args::{DrainProcessArgs, EarlierDrains};
-use crate::exit::{Failure, NOT_MOVED};
+use crate::exit::Failure;
 use crate::{share, stage, supervise};
 
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
 
-/// The process that drains beside a command, seen by its parent.
-#[derive(Debug)]
-pub struct DrainProcess {
-    child: Child,
-    /// Closed when the parent ends or gives up.
-    input: Option<ChildStdin>,
-    output: ChildStdout,
-    is_finishing: bool,
-}
-
-impl DrainProcess {
-    /// Starts the process. Must be called from the main thread, like [`supervise::run`].
-    pub fn start(
-        args: &DrainProcessArgs,
-        deaf_to: &'static [Signal],
-    ) -> std::io::Result<DrainProcess> {
-        let mut start = Command::new(std::env::current_exe()?);
-        start
-            .arg("drain-process")
-            .args(args.words())
-            .env("LD_PRELOAD", "")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = supervise::spawn(&mut start, deaf_to)?;
-        // Without this mark, commands that run very early do not find the drain.
-        let _ = std::fs::write(starting_mark_of(&args.run_dir, child.id()), "");
-        let input = child.stdin.take();
-        let output = child.stdout.take().expect("it is a pipe");
-        Ok(DrainProcess {
-            child,
-            input,
-            output,
-            is_finishing: false,
-        })
-    }
-
-    /// Orders the process to move the rest.
-    pub fn begin_to_finish(&mut self) {
-        if std::mem::replace(&mut self.is_finishing, true) {
-            return;
-        }
-        let order = FinishOrder {
-            is_at_once: supervise::was_told_to_end(),
-            warned_at: supervise::warned_at(),
-        };
-        // If the process is dead, its exit status says so.
-        let _ = self
-            .input
-            .as_mut()
-            .map(|input| input.write_all(&order.to_bytes()));
-    }
-
-    /// The same, and waits for the end of the process: `Some(true)` if everything is safe, `None` if the process died.
-    pub fn finish(mut self) -> Result<Option<bool>> {
-        self.begin_to_finish();
-        let status = supervise::wait_for_end_or_word(&self.child, self.output.as_fd())?;
-        self.input = None;
-        // Without a status the process gave up, and has named the calls that hang.
-        Ok(status.map_or(Some(false), is_safe))
-    }
-}
-
-fn is_safe(status: ExitStatus) -> Option<bool> {
-    match status.code() {
-        Some(0) => Some(true),
-        Some(code) if code == i32::from(NOT_MOVED) => Some(false),
-        _ => {
-            errln!("weir: the process that drained ended with {status}; moving everything again");
-            None
-        }
-    }
-}
-
-impl Drop for DrainProcess {
-    fn drop(&mut self) {
-        // There is no command to wait for, so the process has nothing to finish.
-        if self.input.take().is_some() {
-            // Waits until the process gives up, or ends.
-            let _ = self.output.read(&mut [0]);
-            let _ = self.child.try_wait();
-        }
-    }
-}
-
 /// `weir drain-process`.
 pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
+    let drained = drain_all(args);
+    if args.generation > 0 {
+        // It is no child of the process that waits for it.
+        DrainWord::Ended(drained.as_ref().map_or_else(Failure::code, |()| 0)).say();
+    }
+    drained
+}
+
+fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
     let instance = args.instance()?;
     share::allow_open_files();
-    let options = StageOptions {
-        threads: share::default_threads(),
-        laminate: args.laminate,
-        ..StageOptions::default()
-    };
+    let options = options_at_end(args);
     let target = std::path::absolute(&args.target).context("the target")?;
     let gate = args.mover_gate(&target);
     let mut tree = WatchedTree::new(DirectoryTree);
     tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
+    let hung = HungCalls::avoid(&args.run_dir, tree.avoided())
+        .context("the calls of earlier processes")?;
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let placed = args.placed_nodes(&target)?.map(Arc::new);
     let filter = stage::filter(&args.choice, str::to_owned)?;
@@ -153,7 +74,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         urgent: drain.urgent_paths(),
         roots,
     };
-    let service = DrainService::new(source, &args.target, &tree, analyzers);
+    let service = DrainService::new(source, &args.target, &tree, Arc::clone(&hung), analyzers);
     let status_file = args.status_file();
     if hook.is_some() {
         drain.note_events();
@@ -165,11 +86,22 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     if args.before == EarlierDrains::LostServers {
         drain.remove_nothing();
     }
-    let socket = service.listen(&args.run_dir)?;
+    let _socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;
     let stop = Arc::new(AtomicBool::new(false));
     let end_time = Arc::new(args.end_time());
-    hear_signals(&service, &stop, &end_time)?;
+    let orders = Arc::new(OrderInput::default());
+    let signals = hear_signals(&service, &stop, &end_time, &orders)?;
+    let succession = Arc::new(Succession::new(args, &watch, &hung, &orders, signals));
+    let hang_guard = HangGuard {
+        service: Arc::clone(&service),
+        watch,
+        stop: Arc::clone(&stop),
+        limit: args.stuck_limit(),
+        end_time: Arc::clone(&end_time),
+        succession: Arc::clone(&succession),
+    };
+    std::thread::spawn(move || hang_guard.guard_calls());
     if let Some(relief) = relief.clone() {
         let service = Arc::clone(&service);
         std::thread::spawn(move || relief.report(&service));
@@ -182,6 +114,7 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
         stop: &stop,
         gate: &gate,
         limit: &limit,
+        hung: &hung,
         relief: relief.as_deref(),
         placed: placed.as_deref(),
     };
@@ -190,26 +123,15 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
             share::give_way();
             rounds.make(&mut drain);
         });
-        let Some(order) = await_order(args, instance, &socket) else {
-            // Without weir there is no instance. Do not wait for the round, which may hang.
-            socket.remove();
-            give_up(0);
-        };
+        let order = await_order(args, instance, &orders, &succession);
         if order.is_at_once {
             service.analyses().close();
         }
         if let Some(warned_at) = order.warned_at {
             end_time.warn(warned_at);
         }
+        hung.end_rests();
         service.begin_to_finish();
-        let hang_guard = HangGuard {
-            service: Arc::clone(&service),
-            watch,
-            stop: Arc::clone(&stop),
-            limit: args.stuck_limit(),
-            end_time,
-        };
-        std::thread::spawn(move || hang_guard.guard_end());
         // A panic has ended the process.
         let _ = made.join();
     });
@@ -227,19 +149,30 @@ pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     stage::complain(&summary)
 }
 
-/// Returns when the command has ended; `None` if weir is gone. If a new server replaces the old one before that, this
-/// process begins anew.
+fn options_at_end(args: &DrainProcessArgs) -> StageOptions {
+    StageOptions {
+        threads: share::default_threads(),
+        laminate: args.laminate,
+        ..StageOptions::default()
+    }
+}
+
+/// Returns when the command has ended. If weir is gone, or a new server has taken the place of the one that this process
+/// knew, the process ends.
 fn await_order(
     args: &DrainProcessArgs,
     instance: InstanceTree,
-    socket: &SocketGuard,
-) -> Option<FinishOrder> {
+    orders: &OrderInput,
+    succession: &Succession,
+) -> FinishOrder {
     let server_watch = watch_server(instance, &args.run_dir).ok();
-    match await_step(server_watch.as_ref())? {
-        NextStep::Finish(order) => Some(order),
-        NextStep::BeginAnew => {
-            begin_anew(args, socket);
-            await_finish()
+    match orders.await_step(server_watch.as_ref()) {
+        Some(NextStep::Finish(order)) => order,
+        Some(NextStep::BeginAnew) => succession.begin_anew(args),
+        // Without weir there is no instance. Do not wait for the round, which may hang.
+        None => {
+            succession.remove_socket();
+            give_up()
         }
     }
 }
@@ -326,13 +259,18 @@ fn hear_signals(
     service: &Arc<DrainService>,
     stop: &Arc<AtomicBool>,
     end_time: &Arc<EndTime>,
-) -> Result<()> {
+    orders: &Arc<OrderInput>,
+) -> Result<stage::SignalThread> {
     let (service, stop) = (Arc::clone(service), Arc::clone(stop));
-    let end_time = Arc::clone(end_time);
+    let (end_time, orders) = (Arc::clone(end_time), Arc::clone(orders));
     let ending = supervise::not_ignored(&stage::ENDING);
     let mut first: Option<Instant> = None;
     stage::on_signals(ending.chain([WARNING]), move |signal| {
-        let warns = supervise::WARNINGS.contains(&signal) && end_time.warn(SystemTime::now());
+        let is_warning = supervise::WARNINGS.contains(&signal);
+        let warns = is_warning && end_time.warn(SystemTime::now());
+        if warns {
+            orders.note_warning(SystemTime::now());
+        }
         let analyses = service.analyses();
         let releases = signal != WARNING && !analyses.is_closed() && analyses.analyzers() > 0;
         if releases {
@@ -343,7 +281,7 @@ fn hear_signals(
         } else if signal != WARNING && !warns && !releases {
             stop.store(true, Ordering::Relaxed);
             if first.get_or_insert_with(Instant::now).elapsed() > stage::SAME_SIGNAL {
-                give_up(NOT_MOVED);
+                give_up();
             }
         }
         false

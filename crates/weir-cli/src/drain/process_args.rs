@@ -173,11 +173,11 @@ impl DrainProcessArgs {
 
     /// The words of a command line with these arguments.
     pub(super) fn words(&self) -> Vec<OsString> {
-        self.words_after(self.before)
+        self.words_after(self.before, self.generation)
     }
 
-    /// The same with another value of `before`.
-    pub(super) fn words_after(&self, before: EarlierDrains) -> Vec<OsString> {
+    /// The same for a process that comes after this one.
+    pub(super) fn words_after(&self, before: EarlierDrains, generation: u32) -> Vec<OsString> {
         // Without `..`, so that the compiler refuses a new argument that is not passed on.
         let DrainProcessArgs {
             choice,
@@ -195,6 +195,7 @@ impl DrainProcessArgs {
             status_file,
             laminate,
             before: _,
+            generation: _,
             tree,
             run_dir,
             target,
@@ -224,6 +225,7 @@ impl DrainProcessArgs {
             }
             .into(),
         );
+        words.push(format!("--generation={generation}").into());
         if let Some(tree) = tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_instance::errln;
-use weir_mover::drain::{AheadResult, Drain, DrainRound, PendingState, PlacedNodes};
+use weir_mover::drain::{AheadResult, Drain, DrainRound, PlacedNodes};
 use weir_mover::{
     DirectoryTree, InstanceTree, MoverNews, RateLimit, StageOptions, StageProgress, WatchedTree,
 };
 
 use super::hook::EventHook;
+use super::hung_calls::HungCalls;
 use super::last_analyses::LastAnalyses;
 use super::relief::ServerRelief;
 use super::service::DrainService;
@@ -75,6 +76,8 @@ pub struct Rounds<'r> {
     pub stop: &'r Arc<AtomicBool>,
     pub gate: &'r MoverGate,
     pub limit: &'r SharedLimit,
+    /// The calls of earlier processes that hang.
+    pub hung: &'r HungCalls,
     /// For an elevated tree only.
     pub relief: Option<&'r ServerRelief>,
     /// The record of the nodes that drains have put on the target, if there is one.
@@ -107,6 +110,7 @@ impl Rounds<'_> {
         let threads = share::threads_beside();
         let mut interval = self.least;
         let mut told: Option<String> = None;
+        let mut last_walk_seconds = 0.0;
         loop {
             let progress = self.begin_progress();
             let due = Instant::now() + interval;
@@ -126,8 +130,13 @@ impl Rounds<'_> {
             // Closed files come before ranges of open ones.
             let ahead = (!round.is_cut).then_some((threads, &*progress));
             round.note_failures(&self.evict(drain, ahead).failed);
-            let look = Duration::from_secs_f64(round.walk_seconds) * LOOK_SHARE;
-            interval = match round.has_failed() {
+            // A walk that waited for a server once says nothing about the next one.
+            let walk_seconds = round.walk_seconds.min(last_walk_seconds);
+            last_walk_seconds = round.walk_seconds;
+            let look = Duration::from_secs_f64(walk_seconds) * LOOK_SHARE;
+            // A call for a path that is avoided costs the target nothing.
+            let has_failed = { round.failures() }.any(|(file, _)| !self.is_avoided(&file.path));
+            interval = match has_failed {
                 true => (interval * 2).clamp(SHORTEST_RETRY, LONGEST_INTERVAL),
                 false if round.is_cut => Duration::ZERO,
                 false => self.least,
@@ -167,6 +176,10 @@ impl Rounds<'_> {
         }
     }
 
+    fn is_avoided(&self, path: &Path) -> bool {
+        self.hung.avoids(&self.service.target().join(path))
+    }
+
     fn tell_lost_marks(&self) {
         if let Some(error) = self.placed.and_then(PlacedNodes::take_failure) {
             errln!(
@@ -204,18 +217,11 @@ impl Rounds<'_> {
 
 /// Reports the first failure of a round, unless the round before had the same.
 fn tell_failure(round: &DrainRound, told: &mut Option<String>) {
-    let failures = || {
-        let pending = round.pending.iter();
-        pending.filter_map(|file| match &file.state {
-            PendingState::Failed { reason } => Some(reason),
-            _ => None,
-        })
-    };
-    let first = failures().next().cloned();
+    let first = round.failures().next().map(|(_, reason)| reason.clone());
     match &first {
         Some(reason) if told.as_ref() != Some(reason) => errln!(
             "weir: drain: {} files could not be moved, and are tried again: {reason}",
-            failures().count()
+            round.failures().count()
         ),
         None if told.is_some() => errln!("weir: drain: the files that had failed are moved now"),
         _ => {}

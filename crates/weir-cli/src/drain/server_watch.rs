@@ -1,21 +1,15 @@
 //! The watch over this node's server, which its agent starts again if it is killed.
 //!
 //! The new server does not know the clients of the killed one, and their state refers to the old server. So the drain
-//! process then executes itself again, as a drain that takes over from a killed one. Its parent does not notice.
+//! process then executes itself again ([`succession`](super::succession)), as a drain that takes over from a killed one.
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use weir_instance::errln;
 use weir_mover::InstanceTree;
 
-use super::messages::starting_mark_of;
-use super::service::SocketGuard;
-use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::show;
 
 /// The interval between two checks for a new server.
@@ -54,22 +48,4 @@ pub fn is_served_again(instance: &InstanceTree, run_dir: &Path) -> bool {
 
 fn is_served(run_dir: &Path) -> bool {
     show::prefix(run_dir).is_ok()
-}
-
-/// Executes this process again; returns if that fails.
-pub fn begin_anew(args: &DrainProcessArgs, socket: &SocketGuard) {
-    errln!("weir: drain: the server was started again; the drain begins anew");
-    // With this mark `weir drain` waits for the new socket.
-    let _ = std::fs::write(starting_mark_of(&args.run_dir, std::process::id()), "");
-    socket.remove();
-    let before = match args.before {
-        EarlierDrains::LostServers => EarlierDrains::LostServers,
-        EarlierDrains::Ended | EarlierDrains::Killed => EarlierDrains::Killed,
-    };
-    let words = args.words_after(before);
-    // This works even if the program file was replaced meanwhile.
-    let mut program = Command::new("/proc/self/exe");
-    let error = program.arg("drain-process").args(words).exec();
-    errln!("weir: drain: cannot begin anew: {error}");
-    let _ = std::fs::remove_file(starting_mark_of(&args.run_dir, std::process::id()));
 }

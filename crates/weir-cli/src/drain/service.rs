@@ -21,6 +21,7 @@ use weir_mover::{
 
 use super::analyzers::AnalyzerService;
 use super::command::in_words_slow;
+use super::hung_calls::HungCalls;
 use super::messages::{
     receive, send, socket_of, starting_mark_of, DrainReply, DrainRequest, DrainStatus, DrainStep,
     DrainVerdict, FileOnTheWay, LINE_BYTES,
@@ -70,6 +71,8 @@ pub struct DrainService {
     target: PathBuf,
     /// Calls of the target.
     watch: Arc<CallWatch>,
+    /// Those of earlier processes that hang.
+    hung: Arc<HungCalls>,
     /// Writes to it.
     limit: Arc<RateLimit>,
     state: Mutex<ServiceState>,
@@ -122,6 +125,7 @@ impl DrainService {
         source: DrainedSource,
         target: &Path,
         target_tree: &WatchedTree<DirectoryTree>,
+        hung: Arc<HungCalls>,
         analyzers: AnalyzerService,
     ) -> Arc<DrainService> {
         Arc::new(DrainService {
@@ -129,6 +133,7 @@ impl DrainService {
             source,
             target: target.to_owned(),
             watch: target_tree.watch(),
+            hung,
             limit: target_tree.limit(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -457,7 +462,7 @@ impl DrainService {
             round_bytes: shown(progress.bytes_found.load(Ordering::Relaxed)),
             round_bytes_done: shown(progress.bytes_done.load(Ordering::Relaxed)),
             round_seconds: seconds(state.progress_began),
-            slow_calls: self.watch.slow_calls(SLOW_CALL),
+            slow_calls: [self.hung.calls(), self.watch.slow_calls(SLOW_CALL)].concat(),
             pending: last.pending.iter().take(NAMED_FILES).cloned().collect(),
         }
     }
@@ -519,7 +524,10 @@ impl DrainService {
         let question = self.question(paths);
         let asked = Instant::now();
         let mut wanted = match request.begin || request.wait {
-            true => self.want_round(),
+            true => {
+                self.hung.end_long_rests();
+                self.want_round()
+            }
             // No round answers the question.
             false => u64::MAX,
         };
@@ -640,17 +648,10 @@ fn unsafe_in_words(files: u64, looked: Option<Duration>) -> String {
 #[derive(Debug)]
 pub struct SocketGuard(PathBuf);
 
-impl SocketGuard {
-    /// Removes it at once.
-    pub fn remove(&self) {
-        // The run directory may be gone, with the instance.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 impl Drop for SocketGuard {
     fn drop(&mut self) {
-        self.remove();
+        // The run directory may be gone, with the instance.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

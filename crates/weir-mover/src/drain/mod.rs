@@ -224,10 +224,18 @@ impl DrainRound {
         }
     }
 
-    /// True if a file could not be moved for a reason that programs did not cause.
+    /// The files that could not be moved for a reason that programs did not cause, with the reasons.
+    pub fn failures(&self) -> impl Iterator<Item = (&PendingFile, &String)> {
+        let pending = self.pending.iter();
+        pending.filter_map(|file| match &file.state {
+            PendingState::Failed { reason } => Some((file, reason)),
+            _ => None,
+        })
+    }
+
+    /// True if there is such a file.
     pub fn has_failed(&self) -> bool {
-        let is_failed = |file: &PendingFile| matches!(file.state, PendingState::Failed { .. });
-        self.pending.iter().any(is_failed)
+        self.failures().next().is_some()
     }
 }
 

@@ -315,6 +315,13 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
             Ok(WriteState::Hidden) => PendingState::Unlaminated,
             Ok(WriteState::Written) => {
                 round.closed.insert(path, version);
+                let target = self.at_target(path);
+                // A mover does not know that a path is avoided.
+                if let Err(error) = self.to.tree.check_avoided(&target) {
+                    return Some(PendingState::failed(&MoveError::io("moving", &target)(
+                        error,
+                    )));
+                }
                 let is_settled = round.is_settled(version);
                 if let Some(state) = self.held_files.hold_if_awaited(path, version, is_settled) {
                     return Some(state);
