@@ -30,7 +30,7 @@ use crate::locate::live_run_dir;
 use crate::{share, supervise};
 use follow::follow;
 use helpers::StageHelpers;
-use paths::ArgumentPaths;
+use paths::{ArgumentPaths, ElevatedSources};
 
 /// The failures that are printed; the summary has all of them.
 pub const SHOWN_FAILURES: usize = 20;
@@ -71,8 +71,11 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     );
     let mut summary = if is_in {
         paths.check_patterns(&files.choice)?;
+        let elevated = ElevatedSources::find(&run_dir, &instance)?;
+        let elevated = elevated.pairs();
         let rules = PathRules {
             source: &outside,
+            check: &|source, filter| elevated.check(source, filter),
             target: &inside,
             pattern: &outside_pattern,
             make_parents: true,
@@ -84,6 +87,7 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
     } else {
         let rules = PathRules {
             source: &inside,
+            check: &|_, _| Ok(()),
             target: &outside,
             pattern: &below,
             make_parents: false,
@@ -107,6 +111,8 @@ pub fn stage(args: &StageArgs, config: &Config, env: &Environment) -> Result<(),
 /// How the paths of a direction are read.
 struct PathRules<'a> {
     source: &'a dyn Fn(&Path) -> Result<PathBuf, Failure>,
+    /// Refuses a source of which the filter chooses files that are not to be moved.
+    check: &'a dyn Fn(&Path, &PathFilter) -> Result<(), Failure>,
     target: &'a dyn Fn(&Path) -> Result<PathBuf, Failure>,
     /// The pattern of paths of the source's tree that a pattern of the command line is.
     pattern: &'a dyn Fn(&str) -> String,
@@ -120,11 +126,12 @@ fn pairs<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     rules: &PathRules<'_>,
+    filter: &PathFilter,
 ) -> Result<Vec<StagePair>, Failure> {
     let pairs = if let Some(file) = &args.manifest {
-        from_manifest(file, from, to, rules)?
+        from_manifest(file, from, to, rules, filter)?
     } else {
-        let (sources, target) = sources_and_target(args, rules)?;
+        let (sources, target) = sources_and_target(args, rules, filter)?;
         if !rules.make_parents {
             check_parent(to, &target)?;
         }
@@ -138,9 +145,14 @@ fn pairs<S: FileTree, T: FileTree>(
 fn sources_and_target(
     args: &StageFiles,
     rules: &PathRules<'_>,
+    filter: &PathFilter,
 ) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
     let (target, sources) = args.paths.split_last().expect("at least two");
-    let sources = sources.iter().map(|path| (rules.source)(path));
+    let sources = sources.iter().map(|path| {
+        let source = (rules.source)(path)?;
+        (rules.check)(&source, filter)?;
+        Ok::<_, Failure>(source)
+    });
     let sources = sources.collect::<Result<Vec<_>, _>>()?;
     Ok((sources, (rules.target)(target)?))
 }
@@ -151,6 +163,7 @@ fn from_manifest<S: FileTree, T: FileTree>(
     from: &S,
     to: &T,
     rules: &PathRules<'_>,
+    filter: &PathFilter,
 ) -> Result<Vec<StagePair>, Failure> {
     let text = std::fs::read(file).with_context(|| file.display().to_string())?;
     let mut bad = Vec::new();
@@ -159,6 +172,7 @@ fn from_manifest<S: FileTree, T: FileTree>(
     bad.extend(read_lines.bad.into_iter().map(|bad| (bad.line, bad.reason)));
     for (line, words) in read_lines.pairs {
         let checked = (rules.source)(&words.source).and_then(|source| {
+            (rules.check)(&source, filter)?;
             let target = (rules.target)(&words.target)?;
             let found = from
                 .look_up(&source)
@@ -198,7 +212,7 @@ fn run<S: FileTree, T: FileTree>(
     helpers: Option<&StageHelpers>,
 ) -> Result<StageSummary, Failure> {
     let filter = filter(&args.choice, rules.pattern)?;
-    let pairs = pairs(args, from, to, rules)?;
+    let pairs = pairs(args, from, to, rules, &filter)?;
     if let Some(helpers) = helpers {
         helpers.set_pairs(&pairs);
     }

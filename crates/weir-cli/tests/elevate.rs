@@ -107,3 +107,85 @@ fn a_refusal_knows_a_file_that_is_not_moved_yet() {
     room.ok(&["stop", "x"]);
     assert_eq!(room.left_behind(), [""; 0]);
 }
+
+/// A file that programs have written, and that is not on the target yet, is neither missed nor taken in an older version.
+#[test]
+fn a_stage_takes_what_programs_see_or_nothing() {
+    let room = Room::new();
+    fs::create_dir_all(room.path().join("e/sub")).unwrap();
+    room.write("e/sub/old", "old");
+    room.write("e/new", "an older version");
+    symlink("e", room.path().join("link")).unwrap();
+    room.ok(&["start", "x", "--elevate", "link"]);
+    let stage = |source: &'static str| ["stage", "in", "-i", "x", source, "/weir/copies/"];
+    room.ok(&stage("e"));
+    let run_dir = room.status("x")["run_dir"].as_str().unwrap().to_owned();
+    let instance = InstanceTree::attach(Path::new(&run_dir)).unwrap();
+    let tree = instance.elevated(0).unwrap();
+    for name in ["/new", "/only"] {
+        let file = tree.create_part(Path::new(name), 0o600).unwrap();
+        tree.write_at(&file, 0, b"new").unwrap();
+    }
+    for source in [
+        "e",
+        "e/",
+        "e/*",
+        "e/n*",
+        "link/o*",
+        "e/new",
+        "link/only",
+        ".",
+    ] {
+        room.says(2, "-- cp -a", &stage(source));
+    }
+    for source in ["e/sub", "e/s*", "link/sub/*"] {
+        room.ok(&stage(source));
+    }
+    // What is left out does not count.
+    let sub = [
+        "stage",
+        "in",
+        "-i",
+        "x",
+        "--skip",
+        "e/n*",
+        "--skip",
+        "e/only",
+        "e",
+        "/weir/sub/",
+    ];
+    room.ok(&sub);
+    let skipped = [
+        "stage",
+        "in",
+        "-i",
+        "x",
+        "--skip",
+        "e/n*",
+        "e",
+        "/weir/sub/",
+    ];
+    room.says(2, "/e/only", &skipped);
+    fs::write(
+        room.path().join("manifest"),
+        "e/sub/old /weir/a\ne/new /weir/b\n",
+    )
+    .unwrap();
+    let manifest = ["stage", "in", "-i", "x", "--manifest", "manifest"];
+    room.says(
+        2,
+        "manifest:2: programs of the instance see another",
+        &manifest,
+    );
+    let out = ["stage", "out", "-i", "x", "link/only", "out"];
+    room.says(2, "is in a directory that the instance elevates", &out);
+    // The end of a run moves them. What wrote them here is no program that notes which file it replaces.
+    fs::remove_file(room.path().join("e/new")).unwrap();
+    room.ok(&["run", "-i", "x", "true"]);
+    room.ok(&stage("e"));
+    let copied = ["stage", "out", "-i", "x", "/weir/copies/e/new", "out"];
+    room.ok(&copied);
+    assert_eq!(fs::read(room.path().join("out")).unwrap(), b"new");
+    room.ok(&["stop", "x"]);
+    assert_eq!(room.left_behind(), [""; 0]);
+}

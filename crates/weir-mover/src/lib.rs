@@ -20,6 +20,7 @@
 //! | [`filter`] | the choice of paths by patterns |
 //! | [`sources`], [`manifest`] | the sources and targets of a move, from arguments or from a file |
 //! | [`side`] | a tree with a path in it |
+//! | [`unmoved`] | nodes of an elevated tree that its target does not have |
 //!
 //! Owners are not kept: a moved file belongs to the user who moves it, as with cp(1).
 #![forbid(unsafe_code)]
@@ -49,6 +50,7 @@ pub mod stripe;
 pub mod summary;
 pub mod transfer;
 pub mod tree;
+pub mod unmoved;
 mod unreadable;
 pub mod watched;
 

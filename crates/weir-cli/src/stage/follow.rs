@@ -90,13 +90,13 @@ pub(super) fn follow<S: FileTree, T: FileTree>(
     rules: &PathRules<'_>,
     helpers: Option<&StageHelpers>,
 ) -> Result<StageSummary, Failure> {
-    let (sources, target) = sources_and_target(args, rules)?;
+    let filter = filter(&args.choice, rules.pattern)?;
+    let (sources, target) = sources_and_target(args, rules, &filter)?;
     let paths = FollowedPaths {
         trees: (from, to),
         sources,
         target,
     };
-    let filter = filter(&args.choice, rules.pattern)?;
     let mut followed = FollowedSources::new(options(args), filter);
     let progress = StageProgress::default();
     let ends = hear_signals(&progress)?;

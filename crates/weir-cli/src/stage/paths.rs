@@ -2,13 +2,16 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result};
+use weir_mover::tree::NodeKind;
+use weir_mover::unmoved::ElevatedPair;
+use weir_mover::{DirectoryTree, InstanceTree, MoveSide, PathFilter};
 
 use crate::args::ChoiceArgs;
 use crate::exit::Failure;
-use crate::locate::elevated_targets;
+use crate::locate::{elevated_directories, elevated_targets};
 
 /// The meaning of the paths on the command line.
 pub(super) struct ArgumentPaths {
@@ -82,6 +85,103 @@ impl ArgumentPaths {
             ))),
         }
     }
+}
+
+/// The elevated directories of an instance, from which a stage would not take the files that programs see.
+pub(super) struct ElevatedSources {
+    run_dir: PathBuf,
+    /// Each tree with its directory, which has no symbolic link in its path.
+    trees: Vec<(PathBuf, InstanceTree)>,
+}
+
+impl ElevatedSources {
+    /// Where mirrors lie over the directories there are none: a stage sees what programs see.
+    pub fn find(run_dir: &Path, instance: &InstanceTree) -> Result<ElevatedSources> {
+        let directories = elevated_directories(run_dir).into_iter().enumerate();
+        let trees = directories.map(|(number, dir)| {
+            let tree = instance.elevated(number).context("no such elevated tree")?;
+            Ok((dir, tree))
+        });
+        Ok(ElevatedSources {
+            run_dir: run_dir.to_owned(),
+            trees: trees.collect::<Result<_>>()?,
+        })
+    }
+
+    /// The trees with their directories, for [`ElevatedSources::check`].
+    pub fn pairs(&self) -> ElevatedPairs<'_> {
+        let pair = |(dir, tree)| {
+            let (from, to) = (MoveSide::new(tree, "/"), MoveSide::new(&DirectoryTree, dir));
+            (dir, ElevatedPair::new(from, to))
+        };
+        ElevatedPairs {
+            run_dir: &self.run_dir,
+            pairs: self
+                .trees
+                .iter()
+                .map(|(dir, tree)| pair((&**dir, tree)))
+                .collect(),
+        }
+    }
+}
+
+/// The trees of [`ElevatedSources`], compared with their directories.
+pub(super) struct ElevatedPairs<'s> {
+    run_dir: &'s Path,
+    pairs: Vec<(&'s Path, ElevatedPair<'s, InstanceTree, DirectoryTree>)>,
+}
+
+impl ElevatedPairs<'_> {
+    /// Refuses a source outside if it has files for which programs of the instance see others, or which they do not see. A
+    /// source may be a pattern; `filter` chooses among the paths that it leads to.
+    pub fn check(&self, source: &Path, filter: &PathFilter) -> Result<(), Failure> {
+        let literal = literal_part(source);
+        let real = find_real_path(&literal);
+        let pattern = source.strip_prefix(&literal).unwrap_or(Path::new(""));
+        let matches = match pattern.to_str() {
+            None | Some("") => PathFilter::default(),
+            // What it means is refused elsewhere if it is no pattern.
+            Some(pattern) => PathFilter::new(&[format!("/{pattern}")], &[]).unwrap_or_default(),
+        };
+        for (dir, pair) in &self.pairs {
+            let below = match real.strip_prefix(dir) {
+                Ok(below) => below,
+                Err(_) if dir.starts_with(&real) => Path::new(""),
+                Err(_) => continue,
+            };
+            let is_chosen = |path: &Path, kind: NodeKind| {
+                let whole = dir.join(path);
+                // Above the source: a removed directory.
+                let within = whole.strip_prefix(&real).unwrap_or(Path::new(""));
+                matches.takes_kind(&Path::new("/").join(within), kind)
+                    && filter.takes_kind(&literal.join(within), kind)
+            };
+            let unmoved = pair.find_unmoved(below, is_chosen);
+            let unmoved = unmoved.with_context(|| format!("comparing {}", source.display()))?;
+            if let Some(unmoved) = unmoved {
+                return Err(Failure::Refused(format!(
+                    "programs of the instance see another {} than the one that is there yet: weir drain --wait has it \
+                     moved first, or weir run -i {} -- cp -a {} DESTINATION copies what they see",
+                    dir.join(unmoved).display(),
+                    self.run_dir.display(),
+                    source.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part of a source above the first component that may be a pattern; all of it, if it exists.
+fn literal_part(source: &Path) -> PathBuf {
+    if source.symlink_metadata().is_ok() {
+        return source.components().collect();
+    }
+    let is_literal = |part: &Component<'_>| {
+        let bytes = part.as_os_str().as_bytes();
+        !bytes.iter().any(|byte| b"*?[{".contains(byte))
+    };
+    source.components().take_while(is_literal).collect()
 }
 
 /// A path without symbolic links, of which the end need not exist outside.
