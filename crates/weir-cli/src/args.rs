@@ -807,6 +807,9 @@ pub struct DrainProcessArgs {
     /// The number of processes of this drain that have left calls which hang.
     #[arg(long, default_value_t)]
     pub generation: u32,
+    /// It comes after another process, and is no child of the one that waits for it.
+    #[arg(long)]
+    pub is_successor: bool,
     /// The number of the elevated tree, if one is drained.
     #[arg(long)]
     pub tree: Option<usize>,

@@ -221,6 +221,7 @@ impl RunStages<'_> {
             laminate: self.ends_instance,
             before,
             generation: 0,
+            is_successor: false,
             tree: tree.elevated,
             run_dir: run_dir.to_owned(),
             target: tree.target.clone(),

@@ -67,4 +67,4 @@ pub use stage::follow::FollowedSources;
 pub use stage::team::{FilePlacement, MoverNews, MoverSource, StageTeam};
 pub use stage::{stage, stage_chosen, StageOptions, StageProgress};
 pub use summary::{NodeShare, StageSummary};
-pub use watched::{AvoidedPaths, CallWatch, SlowCall, WatchedTree};
+pub use watched::{AvoidedPaths, CallUnderWay, CallWatch, SlowCall, WatchedTree};

@@ -2,12 +2,12 @@
 //! cancelled. Writes wait for a limit on their rate. Paths for which a call of an earlier process hangs are avoided: each
 //! call for one fails at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The calls of a tree that have not returned.
 #[derive(Debug, Default)]
-pub struct CallWatch(Mutex<WatchedCalls>);
+pub struct CallWatch {
+    calls: Mutex<WatchedCalls>,
+    /// Calls may begin again.
+    opened: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct WatchedCalls {
@@ -40,9 +44,37 @@ struct WatchedCalls {
 struct PendingCall {
     step: &'static str,
     path: PathBuf,
-    /// The other name that it changes.
+    /// The other path that it is for.
     other: Option<PathBuf>,
+    changes_names: bool,
     began: Instant,
+}
+
+impl PendingCall {
+    fn slow_call(&self) -> SlowCall {
+        SlowCall {
+            step: self.step.to_owned(),
+            path: self.path.clone(),
+            seconds: self.began.elapsed().as_secs_f64(),
+        }
+    }
+}
+
+/// A call that is under way.
+#[derive(Clone, Debug)]
+pub struct CallUnderWay {
+    /// The call, with its path.
+    pub call: SlowCall,
+    /// The other path that it is for.
+    pub other: Option<PathBuf>,
+    /// It makes, changes or removes names. Linux holds up other such calls in the same directory meanwhile.
+    pub changes_names: bool,
+}
+
+impl CallUnderWay {
+    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.call.path).chain(&self.other)
+    }
 }
 
 /// A call that takes a long time.
@@ -59,32 +91,27 @@ pub struct SlowCall {
 
 impl CallWatch {
     fn calls(&self) -> MutexGuard<'_, WatchedCalls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch<T>(
-        &self,
-        step: &'static str,
-        path: &Path,
-        other: Option<&Path>,
-        call: impl FnOnce() -> T,
-    ) -> T {
+    fn watch<T>(&self, step: &'static str, path: &Path, call: impl FnOnce() -> T) -> T {
+        let pending = PendingCall {
+            step,
+            path: path.to_owned(),
+            other: None,
+            changes_names: false,
+            began: Instant::now(),
+        };
+        self.watch_call(pending, call)
+    }
+
+    fn watch_call<T>(&self, pending: PendingCall, call: impl FnOnce() -> T) -> T {
         let call_number = {
-            let mut calls = self.calls();
-            if calls.is_closed {
-                drop(calls);
-                loop {
-                    std::thread::park();
-                }
-            }
+            let opened = |calls: &mut WatchedCalls| calls.is_closed;
+            let waited = self.opened.wait_while(self.calls(), opened);
+            let mut calls = waited.unwrap_or_else(PoisonError::into_inner);
             let number = calls.next;
             calls.next += 1;
-            let pending = PendingCall {
-                step,
-                path: path.to_owned(),
-                other: other.map(Path::to_owned),
-                began: Instant::now(),
-            };
             calls.pending.insert(number, pending);
             number
         };
@@ -100,28 +127,21 @@ impl CallWatch {
         let calls = self.calls();
         let pending = calls.pending.values();
         let slow = pending.filter(|call| call.began.elapsed() > than);
-        slow.map(|call| SlowCall {
-            step: call.step.to_owned(),
-            path: call.path.clone(),
-            seconds: call.began.elapsed().as_secs_f64(),
-        })
-        .collect()
+        slow.map(PendingCall::slow_call).collect()
     }
 
-    /// The paths of the calls that are under way.
-    pub fn paths_under_way(&self) -> Vec<PathBuf> {
+    /// The calls that are under way.
+    pub fn calls_under_way(&self) -> Vec<CallUnderWay> {
         let calls = self.calls();
-        let pending = calls.pending.values();
-        let paths = pending.flat_map(|call| [Some(&call.path), call.other.as_ref()]);
-        paths.flatten().cloned().collect()
+        let under_way = |call: &PendingCall| CallUnderWay {
+            call: call.slow_call(),
+            other: call.other.clone(),
+            changes_names: call.changes_names,
+        };
+        calls.pending.values().map(under_way).collect()
     }
 
-    /// True if a call has returned.
-    pub fn has_returned(&self) -> bool {
-        self.calls().last_return.is_some()
-    }
-
-    /// Lets no call begin any more: the threads that would make one wait for the end of the process.
+    /// Lets no call begin: the threads that would make one wait for [`CallWatch::open`], or the end of the process.
     pub fn close(&self) {
         self.calls().is_closed = true;
     }
@@ -132,6 +152,12 @@ impl CallWatch {
         let is_hung = calls.time_without_return() >= time;
         calls.is_closed |= is_hung;
         is_hung
+    }
+
+    /// Lets calls begin again.
+    pub fn open(&self) {
+        self.calls().is_closed = false;
+        self.opened.notify_all();
     }
 
     /// True if a call for this path has been under way for longer than `than`.
@@ -155,18 +181,54 @@ impl WatchedCalls {
     }
 }
 
-/// Paths for which calls fail at once.
+/// Paths for which calls fail at once, each with the reason.
 #[derive(Debug, Default)]
-pub struct AvoidedPaths(RwLock<HashMap<PathBuf, String>>);
+pub struct AvoidedPaths(RwLock<AvoidedSet>);
+
+#[derive(Debug, Default)]
+struct AvoidedSet {
+    nodes: HashMap<PathBuf, String>,
+    /// With all that is below them.
+    trees: HashMap<PathBuf, String>,
+}
+
+impl AvoidedSet {
+    fn reason(&self, path: &Path) -> Option<&String> {
+        if self.nodes.is_empty() {
+            return None;
+        }
+        let node = self.nodes.get(path);
+        let node = node.or_else(|| self.nodes.get(&part_of(path)));
+        let mut above = path.ancestors();
+        node.or_else(|| above.find_map(|above| self.trees.get(above)))
+    }
+}
 
 impl AvoidedPaths {
-    /// Replaces the paths; each has a reason, which calls for it give. A path and its part (`publish`) are avoided
-    /// together.
-    pub fn set(&self, paths: impl IntoIterator<Item = (PathBuf, String)>) {
-        let mut avoided = HashMap::new();
-        for (path, reason) in paths {
-            avoided.insert(part_of(&path), reason.clone());
-            avoided.insert(path, reason);
+    /// Avoids the paths of calls that hang, and no others. A path and its part (`publish`) are avoided together. A call that
+    /// changes names may still move a directory: all below is avoided, too. If two such calls hang in one directory, this
+    /// directory is.
+    pub fn set<'c>(&self, hung: impl IntoIterator<Item = (&'c CallUnderWay, String)>) {
+        let mut avoided = AvoidedSet::default();
+        let mut in_directory: HashMap<PathBuf, u32> = HashMap::new();
+        for (call, reason) in hung {
+            let paths = call.paths();
+            for path in paths {
+                avoided.nodes.insert(part_of(path), reason.clone());
+                avoided.nodes.insert(path.clone(), reason.clone());
+                if call.changes_names {
+                    avoided.trees.insert(path.clone(), reason.clone());
+                }
+            }
+            let parents = call.paths().filter_map(|path| path.parent());
+            let parents: BTreeSet<&Path> = parents.filter(|_| call.changes_names).collect();
+            for parent in parents {
+                let calls = in_directory.entry(parent.to_owned()).or_default();
+                *calls += 1;
+                if *calls > 1 {
+                    avoided.trees.insert(parent.to_owned(), reason.clone());
+                }
+            }
         }
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = avoided;
     }
@@ -178,11 +240,7 @@ impl AvoidedPaths {
 
     fn check(&self, path: &Path) -> io::Result<()> {
         let avoided = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if avoided.is_empty() {
-            return Ok(());
-        }
-        let reason = avoided.get(path).or_else(|| avoided.get(&part_of(path)));
-        reason.map_or(Ok(()), |reason| {
+        avoided.reason(path).map_or(Ok(()), |reason| {
             Err(io::Error::new(io::ErrorKind::TimedOut, reason.clone()))
         })
     }
@@ -252,19 +310,27 @@ impl<T> WatchedTree<T> {
         call: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<R> {
         self.avoided.check(path)?;
-        self.watch.watch(step, path, None, call)
+        self.watch.watch(step, path, call)
     }
 
-    /// The same for a call that changes two names.
-    fn make_for_two<R>(
+    /// The same for a call that changes a name, or two.
+    fn change_names<R>(
         &self,
         step: &'static str,
-        [path, other]: [&Path; 2],
+        path: &Path,
+        other: Option<&Path>,
         call: impl FnOnce() -> io::Result<R>,
     ) -> io::Result<R> {
         self.avoided.check(path)?;
-        self.avoided.check(other)?;
-        self.watch.watch(step, path, Some(other), call)
+        other.map_or(Ok(()), |other| self.avoided.check(other))?;
+        let pending = PendingCall {
+            step,
+            path: path.to_owned(),
+            other: other.map(Path::to_owned),
+            changes_names: true,
+            began: Instant::now(),
+        };
+        self.watch.watch_call(pending, call)
     }
 }
 
@@ -367,19 +433,22 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
         self.make("reading", &file.path, call)
     }
     fn create_part(&self, path: &Path, mode: u32) -> io::Result<Self::File> {
-        self.open_by("creating", path, |tree, path| tree.create_part(path, mode))
+        let call = || self.tree.create_part(path, mode);
+        let file = self.change_names("creating", path, None, call)?;
+        let path = path.to_owned();
+        Ok(WatchedFile { file, path })
     }
     fn open_part(&self, path: &Path) -> io::Result<Self::File> {
         self.open_by("opening", path, T::open_part)
     }
     fn lock_part(&self, file: &Self::File) {
         let call = || self.tree.lock_part(&file.file);
-        self.watch.watch("locking", &file.path, None, call);
+        self.watch.watch("locking", &file.path, call);
     }
     fn stripe_of(&self, part: &Self::File) -> StripeSize {
         let call = || self.tree.stripe_of(&part.file);
         let set = self.stripe;
-        set.unwrap_or_else(|| self.watch.watch("looking for", &part.path, None, call))
+        set.unwrap_or_else(|| self.watch.watch("looking for", &part.path, call))
     }
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         // A write that waits here does not hang.
@@ -393,7 +462,7 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     }
     fn begin_sync(&self, file: &Self::File) {
         let call = || self.tree.begin_sync(&file.file);
-        self.watch.watch("syncing", &file.path, None, call);
+        self.watch.watch("syncing", &file.path, call);
     }
     fn sync(&self, file: &Self::File) -> io::Result<()> {
         let call = || self.tree.sync(&file.file);
@@ -425,30 +494,31 @@ impl<T: FileTree> FileTree for WatchedTree<T> {
     }
     fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         let call = || self.tree.make_directory(path, mode);
-        self.make("creating", path, call)
+        self.change_names("creating", path, None, call)
     }
     fn make_symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
         let call = || self.tree.make_symlink(target, path);
-        self.make("creating", path, call)
+        self.change_names("creating", path, None, call)
     }
     fn make_link(&self, existing: &Path, path: &Path) -> io::Result<()> {
         let call = || self.tree.make_link(existing, path);
-        self.make_for_two("creating", [path, existing], call)
+        self.change_names("creating", path, Some(existing), call)
     }
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
         let call = || self.tree.rename(from, to, replace);
-        self.make_for_two("naming", [to, from], call)
+        self.change_names("naming", to, Some(from), call)
     }
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         let call = || self.tree.exchange(one, other);
-        self.make_for_two("renaming", [one, other], call)
+        self.change_names("renaming", one, Some(other), call)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.make("removing", path, || self.tree.remove(path))
+        let call = || self.tree.remove(path);
+        self.change_names("removing", path, None, call)
     }
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         let call = || self.tree.remove_directory(path);
-        self.make("removing", path, call)
+        self.change_names("removing", path, None, call)
     }
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let call = || self.tree.sync_directory(path);
@@ -464,16 +534,14 @@ mod tests {
     fn a_call_is_known_while_it_is_under_way() {
         let watch = CallWatch::default();
         assert_eq!(watch.time_without_return(), Duration::ZERO);
-        watch.watch("naming", Path::new("/a"), Some(Path::new("/z")), || {
-            watch.watch("writing", Path::new("/b"), None, || {
+        watch.watch("naming", Path::new("/a"), || {
+            watch.watch("writing", Path::new("/b"), || {
                 let slow = watch.slow_calls(Duration::ZERO);
                 let calls: Vec<_> = slow.iter().map(|call| (&*call.step, &*call.path)).collect();
                 let expected = [("naming", Path::new("/a")), ("writing", Path::new("/b"))];
                 assert_eq!(calls, expected);
                 assert_eq!(watch.slow_calls(Duration::from_secs(3600)), []);
-                let paths = ["/a", "/z", "/b"].map(PathBuf::from);
-                assert_eq!(watch.paths_under_way(), paths);
-                assert!(!watch.has_returned());
+                assert_eq!(watch.calls_under_way().len(), 2);
                 std::thread::sleep(Duration::from_millis(20));
                 assert!(watch.time_without_return() >= Duration::from_millis(20));
             });
@@ -485,6 +553,18 @@ mod tests {
         assert_eq!(watch.slow_calls(Duration::ZERO), []);
     }
 
+    fn hung_call(path: &Path, changes_names: bool) -> CallUnderWay {
+        CallUnderWay {
+            call: SlowCall {
+                step: "naming".to_owned(),
+                path: path.to_owned(),
+                seconds: 0.0,
+            },
+            other: None,
+            changes_names,
+        }
+    }
+
     #[test]
     fn a_path_is_avoided_together_with_its_part() {
         let tree = WatchedTree::new(crate::DirectoryTree);
@@ -492,7 +572,8 @@ mod tests {
         let (file, other) = (dir.path().join("file"), dir.path().join("other"));
         let part = part_of(&file);
         for hung in [&file, &part] {
-            tree.avoided().set([(hung.clone(), "it hangs".to_owned())]);
+            let hung = hung_call(hung, false);
+            tree.avoided().set([(&hung, "it hangs".to_owned())]);
             for path in [&file, &part] {
                 let refused = tree.look_up(path).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
@@ -505,5 +586,39 @@ mod tests {
         }
         tree.avoided().set([]);
         assert!(tree.look_up(&file).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_name_that_may_still_change_is_avoided_with_all_below() {
+        let avoided = AvoidedPaths::default();
+        let set = |hung: &[CallUnderWay]| {
+            avoided.set(hung.iter().map(|call| (call, String::new())));
+        };
+        let (dir, below) = (Path::new("/pfs/d"), Path::new("/pfs/d/e/x"));
+        set(&[hung_call(dir, false)]);
+        assert!(avoided.has(dir) && !avoided.has(below));
+        set(&[hung_call(dir, true)]);
+        assert!(avoided.has(dir) && avoided.has(below) && !avoided.has(Path::new("/pfs/x")));
+        // Linux holds the lock of the directory of such a call.
+        set(&[hung_call(dir, true), hung_call(Path::new("/pfs/f"), true)]);
+        assert!(avoided.has(Path::new("/pfs/x")) && !avoided.has(Path::new("/other")));
+        let mut renamed = hung_call(dir, true);
+        renamed.other = Some("/pfs/part".into());
+        set(&[renamed]);
+        assert!(!avoided.has(Path::new("/pfs/x")));
+    }
+
+    #[test]
+    fn a_closed_watch_lets_no_call_begin_until_it_is_opened() {
+        let watch = CallWatch::default();
+        assert!(!watch.close_if_hung(Duration::from_nanos(1)));
+        watch.close();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| watch.watch("naming", Path::new("/a"), || ()));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!call.is_finished() && watch.calls_under_way().is_empty());
+            watch.open();
+        });
+        assert_eq!(watch.slow_calls(Duration::ZERO), []);
     }
 }

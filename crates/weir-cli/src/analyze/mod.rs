@@ -146,7 +146,16 @@ impl FileAnalyzer {
             if self.working > 0 {
                 continue;
             }
-            if is_stopped || !self.known.is_empty() {
+            if is_stopped {
+                return Ok(());
+            }
+            // Another process may have taken the place of one whose connection was lost.
+            self.come_to_all()?;
+            if self.working > 0 {
+                self.is_lost = false;
+                continue;
+            }
+            if !self.known.is_empty() {
                 return Ok(());
             }
             if !directories::lives(&self.run_dir) {

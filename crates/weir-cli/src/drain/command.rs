@@ -1,5 +1,6 @@
 //! `weir drain`.
 
+use std::collections::BTreeSet;
 use std::io::{BufReader, ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -66,13 +67,26 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
     }
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut replies = Vec::new();
-    for socket in sockets(&run_dir).context("the run directory")? {
-        match UnixStream::connect(&socket) {
-            Ok(stream) => replies.push(talk(&stream, &request, until)?),
+    let mut asked = BTreeSet::new();
+    let mut waiting = sockets(&run_dir).context("the run directory")?;
+    while let Some(socket) = waiting.pop() {
+        asked.insert(socket.clone());
+        let stream = match UnixStream::connect(&socket) {
+            Ok(stream) => stream,
             // Its process was killed.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(anyhow!(error).context(socket.display().to_string()).into()),
+        };
+        if let Some(reply) = talk(&stream, &request, until)? {
+            replies.push(reply);
+            continue;
+        }
+        // Another process may have taken its place.
+        let found = sockets(&run_dir).unwrap_or_default().into_iter();
+        waiting = found.filter(|socket| !asked.contains(socket)).collect();
+        if waiting.is_empty() {
+            return Err(anyhow!("the drain has ended meanwhile; weir run reports how").into());
         }
     }
     if replies.is_empty() {
@@ -111,12 +125,12 @@ fn check_paths(request: &DrainRequest, replies: &[DrainReply]) -> Result<(), Fai
     }
 }
 
-/// Sends a request, and reads replies up to the last one, or until the time `until`.
+/// Sends a request, and reads replies up to the last one, or until the time `until`. `None`: the drain has ended.
 fn talk(
     stream: &UnixStream,
     request: &DrainRequest,
     until: Option<Instant>,
-) -> Result<DrainReply, Failure> {
+) -> Result<Option<DrainReply>, Failure> {
     send(stream, request).context("asking the drain")?;
     let mut reader = BufReader::new(stream);
     let bar = progress_bar();
@@ -142,10 +156,11 @@ fn talk(
                         silence.as_secs_f64()
                     ));
                 }
-                return Ok(last);
+                return Ok(Some(last));
             }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                return Err(anyhow!("the drain has ended meanwhile; weir run reports how").into());
+            Err(error) if is_end(&error) => {
+                bar.finish_and_clear();
+                return Ok(None);
             }
             Err(error) => return Err(anyhow!(error).context("reading from the drain").into()),
         };
@@ -158,10 +173,17 @@ fn talk(
         }
         if reply.verdict.is_some() {
             bar.finish_and_clear();
-            return Ok(reply);
+            return Ok(Some(reply));
         }
         last = reply;
     }
+}
+
+fn is_end(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+    )
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {

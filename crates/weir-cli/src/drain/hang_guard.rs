@@ -10,7 +10,6 @@ use weir_mover::CallWatch;
 
 use super::command::in_words_slow;
 use super::end_time::EndTime;
-use super::orders::give_up;
 use super::service::DrainService;
 use super::succession::Succession;
 use crate::stage;
@@ -40,24 +39,27 @@ impl HangGuard {
             std::thread::sleep(WATCH_INTERVAL);
             let name_calls = || self.name_hanging_calls(self.watch.time_without_return());
             if !self.service.is_finishing() {
-                self.succession.hand_over_if_hung(name_calls);
+                if !self.service.is_paused() {
+                    self.succession.hand_over_if_hung(None, name_calls);
+                }
                 continue;
             }
             let since = *finishing.get_or_insert_with(Instant::now);
             self.stop_before_end();
             if self.stop.load(Ordering::Relaxed) {
                 stopped.get_or_insert_with(Instant::now);
-            } else {
-                self.succession.hand_over_if_hung(name_calls);
             }
             // Counted from the end of the command: a target that hung before may recover.
             let hung = self.watch.time_without_return().min(since.elapsed());
             let is_stuck = self.limit.is_some_and(|limit| hung >= limit);
+            if is_stuck && stopped.is_none() {
+                self.succession.hand_over_if_hung(self.limit, name_calls);
+            }
             let is_stopped =
                 stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
             if is_stuck || is_stopped {
                 self.name_hanging_calls(hung);
-                give_up();
+                self.succession.give_up();
             }
         }
     }

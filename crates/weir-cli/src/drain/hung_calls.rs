@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
-use weir_mover::{AvoidedPaths, CallWatch, SlowCall};
+use weir_mover::{AvoidedPaths, CallUnderWay, CallWatch, SlowCall};
 
 use super::command::in_words_slow;
 
@@ -46,9 +46,38 @@ struct HungFile {
     rest_s: f64,
     /// The command had ended.
     is_of_end: bool,
-    calls: Vec<SlowCall>,
-    /// The bytes of all paths that the calls may change.
-    paths: Vec<Vec<u8>>,
+    calls: Vec<HungCall>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct HungCall {
+    #[serde(flatten)]
+    call: SlowCall,
+    /// The bytes of the other path that it is for.
+    other: Option<Vec<u8>>,
+    changes_names: bool,
+}
+
+impl From<CallUnderWay> for HungCall {
+    fn from(under_way: CallUnderWay) -> HungCall {
+        let other = under_way.other.map(|path| path.into_os_string().into_vec());
+        HungCall {
+            call: under_way.call,
+            other,
+            changes_names: under_way.changes_names,
+        }
+    }
+}
+
+impl From<&HungCall> for CallUnderWay {
+    fn from(hung: &HungCall) -> CallUnderWay {
+        let other = hung.other.clone();
+        CallUnderWay {
+            call: hung.call.clone(),
+            other: other.map(|path| OsString::from_vec(path).into()),
+            changes_names: hung.changes_names,
+        }
+    }
 }
 
 impl HungFile {
@@ -72,9 +101,9 @@ impl HungFile {
     /// The calls, with their times up to now.
     fn calls_now(&self) -> impl Iterator<Item = SlowCall> + '_ {
         let age = self.age_s().max(0.0);
-        self.calls.iter().cloned().map(move |mut call| {
-            call.seconds += age;
-            call
+        self.calls.iter().map(move |hung| SlowCall {
+            seconds: hung.call.seconds + age,
+            ..hung.call.clone()
         })
     }
 }
@@ -83,6 +112,8 @@ impl HungFile {
 #[derive(Debug)]
 pub struct HungCalls {
     run_dir: PathBuf,
+    /// The directory that is drained to; calls elsewhere are those of other drains.
+    target: PathBuf,
     avoided: Arc<AvoidedPaths>,
     /// By the path of the file.
     found: Mutex<BTreeMap<PathBuf, HungFile>>,
@@ -90,9 +121,14 @@ pub struct HungCalls {
 
 impl HungCalls {
     /// Makes a tree avoid the paths of these calls, as long as one of them may still have its effect, or may hang again.
-    pub fn avoid(run_dir: &Path, avoided: Arc<AvoidedPaths>) -> io::Result<Arc<HungCalls>> {
+    pub fn avoid(
+        run_dir: &Path,
+        target: &Path,
+        avoided: Arc<AvoidedPaths>,
+    ) -> io::Result<Arc<HungCalls>> {
         let hung = Arc::new(HungCalls {
             run_dir: run_dir.to_owned(),
+            target: target.to_owned(),
             avoided,
             found: Mutex::default(),
         });
@@ -124,18 +160,19 @@ impl HungCalls {
                 file.note_lock();
             }
             if is_locked || file.is_resting() {
-                found.insert(path, file);
+                let is_below = |hung: &HungCall| hung.call.path.starts_with(&self.target);
+                if file.calls.iter().any(is_below) {
+                    found.insert(path, file);
+                }
             } else {
                 let _ = fs::remove_file(&path);
             }
         }
-        let paths = found.values().flat_map(|file| {
-            let slow = file.calls.first().map(in_words_slow);
-            let reason = slow.unwrap_or_else(|| "an earlier call hangs".to_owned());
-            let paths = file.paths.iter().cloned();
-            paths.map(move |path| (OsString::from_vec(path).into(), reason.clone()))
-        });
-        self.avoided.set(paths);
+        let hung = found.values().flat_map(|file| &file.calls);
+        let hung = hung.map(|hung| (CallUnderWay::from(hung), in_words_slow(&hung.call)));
+        let hung: Vec<_> = hung.collect();
+        self.avoided
+            .set(hung.iter().map(|(call, reason)| (call, reason.clone())));
         *known = found;
         !known.is_empty()
     }
@@ -174,34 +211,36 @@ impl HungCalls {
 
     /// The number of processes that have left calls which have not returned.
     pub fn hanging_processes(&self) -> usize {
-        let files = files_in(&self.run_dir);
-        files.iter().filter(|path| is_locked(path)).count()
+        self.find_again();
+        self.found().keys().filter(|path| is_locked(path)).count()
     }
 
     /// Notes the calls of this process that are under way. The file stays locked while the returned one is open.
     /// `is_of_end`: the command has ended.
     pub fn note(&self, watch: &CallWatch, rest: Duration, is_of_end: bool) -> io::Result<File> {
-        let paths = watch.paths_under_way().into_iter();
+        let calls = watch.calls_under_way().into_iter();
         let noted = HungFile {
             left_s: seconds_since_1970(),
             rest_s: rest.as_secs_f64(),
             is_of_end,
-            calls: watch.slow_calls(Duration::ZERO),
-            paths: paths.map(|path| path.into_os_string().into_vec()).collect(),
+            calls: calls.map(HungCall::from).collect(),
         };
-        let path = self.run_dir.join(format!("{NAME}{}", std::process::id()));
         // Locked before it has its name, so that nobody finds it without the lock.
         let part = self.run_dir.join(format!(".{NAME}{}", std::process::id()));
         let mut file = File::create(&part)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(&noted)?)?;
-        fs::rename(&part, path)?;
+        fs::rename(&part, self.own_note())?;
         Ok(file)
+    }
+
+    fn own_note(&self) -> PathBuf {
+        self.run_dir.join(format!("{NAME}{}", std::process::id()))
     }
 
     /// Takes the note of this process back.
     pub fn take_back(&self) {
-        let _ = fs::remove_file(self.run_dir.join(format!("{NAME}{}", std::process::id())));
+        let _ = fs::remove_file(self.own_note());
     }
 }
 
@@ -240,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         let left = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), left.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), left.avoided()).unwrap();
         let note = |rest| hung.note(&left.watch(), rest, false).unwrap();
         // The note of a process without calls names no path.
         drop(note(Duration::ZERO));
@@ -249,8 +288,15 @@ mod tests {
             left_s: seconds_since_1970(),
             rest_s: 0.0,
             is_of_end: true,
-            calls: Vec::new(),
-            paths: vec![file.as_os_str().as_bytes().to_vec()],
+            calls: vec![HungCall {
+                call: SlowCall {
+                    step: "writing".to_owned(),
+                    path: file.clone(),
+                    seconds: 1.0,
+                },
+                other: None,
+                changes_names: false,
+            }],
         };
         let path = dir.path().join("hung-1");
         fs::write(&path, serde_json::to_vec(&noted).unwrap()).unwrap();
@@ -258,9 +304,15 @@ mod tests {
         let lock = File::open(&path).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let tree = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), tree.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided()).unwrap();
         assert_eq!(hung.hanging_processes(), 1);
         assert!(tree.look_up(&file).is_err());
+        // Another drain has nothing to do with it.
+        let elsewhere = HungCalls::avoid(dir.path(), Path::new("/pfs"), left.avoided()).unwrap();
+        assert_eq!(
+            (elsewhere.hanging_processes(), elsewhere.calls()),
+            (0, Vec::new())
+        );
         drop(lock);
         weir_cluster::guard::wait_until("the path is not avoided", || tree.look_up(&file).is_ok());
         assert!(!path.exists());
@@ -270,7 +322,7 @@ mod tests {
         };
         fs::write(&path, serde_json::to_vec(&resting).unwrap()).unwrap();
         let tree = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), tree.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided()).unwrap();
         hung.end_rests();
         hung.end_long_rests();
         assert!(tree.look_up(&file).is_err() && path.exists());

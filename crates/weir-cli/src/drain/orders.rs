@@ -72,6 +72,26 @@ impl DrainWord {
         let _ = output.write_all(&self.to_bytes());
         let _ = output.flush();
     }
+
+    /// The same as the last output of this process. A thread in a call that hangs keeps all descriptors of this process open,
+    /// also those of weir's output, and the next program of a pipeline may wait for the end of this output.
+    pub fn say_last(self) {
+        self.say();
+        if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
+            let _ = nix::unistd::dup2_stdin(&nothing);
+            let _ = nix::unistd::dup2_stdout(&nothing);
+            let _ = nix::unistd::dup2_stderr(&nothing);
+        }
+    }
+
+    /// The exit code of the process.
+    pub fn exit_code(self) -> i32 {
+        match self {
+            DrainWord::GaveUp => NOT_MOVED.into(),
+            DrainWord::Ended(code) => code.into(),
+            DrainWord::HandedOver(_) => 0,
+        }
+    }
 }
 
 /// The order to move the rest.
@@ -156,6 +176,11 @@ impl OrderInput {
         Some(order)
     }
 
+    /// True if the command has ended.
+    pub fn is_given(&self) -> bool {
+        self.order().is_some()
+    }
+
     /// Notes a warning that came after the order.
     pub fn note_warning(&self, at: SystemTime) {
         if let Some(order) = &mut *self.order() {
@@ -171,26 +196,18 @@ impl OrderInput {
     }
 }
 
-/// Ends this process while a call hangs: not everything is safe.
-pub fn give_up() -> ! {
-    leave(DrainWord::GaveUp)
+/// Held by the thread that ends this process by a word, so that no other one says another word.
+static LEAVING: Mutex<()> = Mutex::new(());
+
+/// Begins to end this process by a word. Another thread that would do so waits until the returned guard is dropped.
+pub fn begin_to_leave() -> MutexGuard<'static, ()> {
+    LEAVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends this process with a word, even if a call hangs.
 pub fn leave(word: DrainWord) -> ! {
-    word.say();
-    // A thread in a call that hangs keeps all descriptors of this process open, also that of weir's output. The next
-    // program of a pipeline may wait for the end of this output.
-    if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
-        let _ = nix::unistd::dup2_stdin(&nothing);
-        let _ = nix::unistd::dup2_stdout(&nothing);
-        let _ = nix::unistd::dup2_stderr(&nothing);
-    }
-    std::process::exit(match word {
-        DrainWord::GaveUp => NOT_MOVED.into(),
-        DrainWord::Ended(code) => code.into(),
-        DrainWord::HandedOver(_) => 0,
-    })
+    word.say_last();
+    std::process::exit(word.exit_code())
 }
 
 #[cfg(test)]

@@ -9,28 +9,34 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{anyhow, Context, Result};
 use nix::sys::signal::Signal;
 use weir_instance::errln;
 use weir_instance::size::bytes;
 use weir_mover::drain::Drain;
-use weir_mover::{DirectoryTree, InstanceTree, MoveSide, StageOptions, StageSummary, WatchedTree};
+use weir_mover::{
+    CallWatch, DirectoryTree, InstanceTree, MoveSide, StageOptions, StageSummary, WatchedTree,
+};
 
 use super::analyzers::AnalyzerService;
 use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
 use super::hung_calls::HungCalls;
 use super::last_analyses;
-use super::orders::{give_up, DrainWord, FinishOrder, NextStep, OrderInput};
+use super::orders::{leave, DrainWord, NextStep, OrderInput};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::server_watch::{is_served_again, watch_server};
 use super::service::{DrainService, DrainedSource};
 use super::succession::Succession;
 use crate::args::{DrainProcessArgs, EarlierDrains};
 use crate::exit::Failure;
+use crate::stage::SignalThread;
 use crate::{share, stage, supervise};
+
+/// The interval between two checks for the calls of earlier processes.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Sent by batch systems some time before the end of a job.
 const WARNING: Signal = Signal::SIGUSR1;
@@ -38,11 +44,17 @@ const WARNING: Signal = Signal::SIGUSR1;
 /// `weir drain-process`.
 pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let drained = drain_all(args);
-    if args.generation > 0 {
-        // It is no child of the process that waits for it.
-        DrainWord::Ended(drained.as_ref().map_or_else(Failure::code, |()| 0)).say();
+    if !args.is_successor {
+        return drained;
     }
-    drained
+    let code = drained.as_ref().map_or_else(Failure::code, |()| 0);
+    if let Err(failure) = drained {
+        // Before the word: the process that waits for it may end at once.
+        for line in failure.to_string().lines() {
+            errln!("weir: {line}");
+        }
+    }
+    leave(DrainWord::Ended(code))
 }
 
 fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
@@ -54,7 +66,7 @@ fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
     let mut tree = WatchedTree::new(DirectoryTree);
     tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
-    let hung = HungCalls::avoid(&args.run_dir, tree.avoided())
+    let hung = HungCalls::avoid(&args.run_dir, &target, tree.avoided())
         .context("the calls of earlier processes")?;
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let placed = args.placed_nodes(&target)?.map(Arc::new);
@@ -88,20 +100,15 @@ fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
     }
     let _socket = service.listen(&args.run_dir)?;
     let relief = args.relief(&instance)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let end_time = Arc::new(args.end_time());
-    let orders = Arc::new(OrderInput::default());
-    let signals = hear_signals(&service, &stop, &end_time, &orders)?;
-    let succession = Arc::new(Succession::new(args, &watch, &hung, &orders, signals));
-    let hang_guard = HangGuard {
+    let told = ToldParts {
         service: Arc::clone(&service),
-        watch,
-        stop: Arc::clone(&stop),
-        limit: args.stuck_limit(),
-        end_time: Arc::clone(&end_time),
-        succession: Arc::clone(&succession),
+        stop: Arc::default(),
+        end_time: Arc::new(args.end_time()),
+        orders: Arc::default(),
+        hung,
     };
-    std::thread::spawn(move || hang_guard.guard_calls());
+    let (stop, hung) = (&told.stop, &told.hung);
+    let succession = told.watch_calls(args, watch)?;
     if let Some(relief) = relief.clone() {
         let service = Arc::clone(&service);
         std::thread::spawn(move || relief.report(&service));
@@ -111,10 +118,10 @@ fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
         hook: hook.as_ref(),
         status_file: status_file.as_deref(),
         least: args.interval(),
-        stop: &stop,
+        stop,
         gate: &gate,
         limit: &limit,
-        hung: &hung,
+        hung,
         relief: relief.as_deref(),
         placed: placed.as_deref(),
     };
@@ -123,15 +130,7 @@ fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
             share::give_way();
             rounds.make(&mut drain);
         });
-        let order = await_order(args, instance, &orders, &succession);
-        if order.is_at_once {
-            service.analyses().close();
-        }
-        if let Some(warned_at) = order.warned_at {
-            end_time.warn(warned_at);
-        }
-        hung.end_rests();
-        service.begin_to_finish();
+        told.await_order(args, instance, &succession);
         // A panic has ended the process.
         let _ = made.join();
     });
@@ -154,26 +153,6 @@ fn options_at_end(args: &DrainProcessArgs) -> StageOptions {
         threads: share::default_threads(),
         laminate: args.laminate,
         ..StageOptions::default()
-    }
-}
-
-/// Returns when the command has ended. If weir is gone, or a new server has taken the place of the one that this process
-/// knew, the process ends.
-fn await_order(
-    args: &DrainProcessArgs,
-    instance: InstanceTree,
-    orders: &OrderInput,
-    succession: &Succession,
-) -> FinishOrder {
-    let server_watch = watch_server(instance, &args.run_dir).ok();
-    match orders.await_step(server_watch.as_ref()) {
-        Some(NextStep::Finish(order)) => order,
-        Some(NextStep::BeginAnew) => succession.begin_anew(args),
-        // Without weir there is no instance. Do not wait for the round, which may hang.
-        None => {
-            succession.remove_socket();
-            give_up()
-        }
     }
 }
 
@@ -251,39 +230,105 @@ fn tell_summary(service: &DrainService, summary: &StageSummary) {
     errln!("weir: {}", stage::in_words(summary));
 }
 
-/// While the command runs, each signal starts a round. Every signal but SIGUSR1 also ends the wait for analyses. While the
-/// rest is moved, a signal that neither warns nor ends such a wait stops the drain in order; a later one ends the process
-/// by [`give_up`], since a process with a call that hangs would not end otherwise. The first SIGTERM is a warning if the
-/// user has set the time from it to the end.
-fn hear_signals(
-    service: &Arc<DrainService>,
-    stop: &Arc<AtomicBool>,
-    end_time: &Arc<EndTime>,
-    orders: &Arc<OrderInput>,
-) -> Result<stage::SignalThread> {
-    let (service, stop) = (Arc::clone(service), Arc::clone(stop));
-    let (end_time, orders) = (Arc::clone(end_time), Arc::clone(orders));
-    let ending = supervise::not_ignored(&stage::ENDING);
-    let mut first: Option<Instant> = None;
-    stage::on_signals(ending.chain([WARNING]), move |signal| {
-        let is_warning = supervise::WARNINGS.contains(&signal);
-        let warns = is_warning && end_time.warn(SystemTime::now());
-        if warns {
-            orders.note_warning(SystemTime::now());
+/// The parts of a drain that act on signals, orders and calls that hang.
+#[derive(Clone)]
+struct ToldParts {
+    service: Arc<DrainService>,
+    stop: Arc<AtomicBool>,
+    end_time: Arc<EndTime>,
+    orders: Arc<OrderInput>,
+    hung: Arc<HungCalls>,
+}
+
+impl ToldParts {
+    /// Begins to watch the calls of the target, and to hear signals.
+    fn watch_calls(
+        &self,
+        args: &DrainProcessArgs,
+        watch: Arc<CallWatch>,
+    ) -> Result<Arc<Succession>> {
+        let succession = Arc::new(Succession::new(args, &watch, &self.hung, &self.orders));
+        succession.set_signals(self.hear_signals(&succession)?);
+        let hang_guard = HangGuard {
+            service: Arc::clone(&self.service),
+            watch,
+            stop: Arc::clone(&self.stop),
+            limit: args.stuck_limit(),
+            end_time: Arc::clone(&self.end_time),
+            succession: Arc::clone(&succession),
+        };
+        std::thread::spawn(move || hang_guard.guard_calls());
+        Ok(succession)
+    }
+
+    /// Returns when the command has ended, and the drain is to move the rest. If weir is gone, or a new server has taken the
+    /// place of the one that this process knew, the process ends.
+    fn await_order(
+        &self,
+        args: &DrainProcessArgs,
+        instance: InstanceTree,
+        succession: &Succession,
+    ) {
+        let server_watch = watch_server(instance, &args.run_dir).ok();
+        let order = match self.orders.await_step(server_watch.as_ref()) {
+            Some(NextStep::Finish(order)) => order,
+            Some(NextStep::BeginAnew) => succession.begin_anew(),
+            // Without weir there is no instance. Do not wait for the round, which may hang.
+            None => succession.give_up(),
+        };
+        if let Some(warned_at) = order.warned_at {
+            self.end_time.warn(warned_at);
         }
-        let analyses = service.analyses();
-        let releases = signal != WARNING && !analyses.is_closed() && analyses.analyzers() > 0;
-        if releases {
-            analyses.close();
+        if order.is_at_once {
+            self.service.analyses().close();
+        } else {
+            self.await_hung_calls(args.stuck_limit());
         }
-        if !service.is_finishing() {
-            service.want_round();
-        } else if signal != WARNING && !warns && !releases {
-            stop.store(true, Ordering::Relaxed);
-            if first.get_or_insert_with(Instant::now).elapsed() > stage::SAME_SIGNAL {
-                give_up();
+        self.hung.end_rests();
+        self.service.begin_to_finish();
+    }
+
+    /// Waits for calls that earlier processes have left behind: a path that is avoided in the end is not moved. The rounds go
+    /// on meanwhile.
+    fn await_hung_calls(&self, limit: Option<Duration>) {
+        let began = Instant::now();
+        while self.hung.hanging_processes() > 0
+            && !self.stop.load(Ordering::Relaxed)
+            && !self.end_time.is_near()
+            && limit.is_none_or(|limit| began.elapsed() < limit)
+        {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// While the command runs, each signal starts a round. Every signal but SIGUSR1 also ends the wait for analyses. While the
+    /// rest is moved, a signal that neither warns nor ends such a wait stops the drain in order; a later one ends the process,
+    /// since a process with a call that hangs would not end otherwise. The first SIGTERM is a warning if the user has set the
+    /// time from it to the end.
+    fn hear_signals(&self, succession: &Arc<Succession>) -> Result<SignalThread> {
+        let (parts, succession) = (self.clone(), Arc::clone(succession));
+        let ending = supervise::not_ignored(&stage::ENDING);
+        let mut first: Option<Instant> = None;
+        stage::on_signals(ending.chain([WARNING]), move |signal| {
+            let is_warning = supervise::WARNINGS.contains(&signal);
+            let warns = is_warning && parts.end_time.warn(SystemTime::now());
+            if warns {
+                parts.orders.note_warning(SystemTime::now());
             }
-        }
-        false
-    })
+            let analyses = parts.service.analyses();
+            let releases = signal != WARNING && !analyses.is_closed() && analyses.analyzers() > 0;
+            if releases {
+                analyses.close();
+            }
+            if !parts.orders.is_given() {
+                parts.service.want_round();
+            } else if signal != WARNING && !warns && !releases {
+                parts.stop.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() > stage::SAME_SIGNAL {
+                    succession.give_up();
+                }
+            }
+            false
+        })
+    }
 }

@@ -173,11 +173,20 @@ impl DrainProcessArgs {
 
     /// The words of a command line with these arguments.
     pub(super) fn words(&self) -> Vec<OsString> {
-        self.words_after(self.before, self.generation)
+        self.words_with(self.before, self.generation, self.is_successor)
     }
 
     /// The same for a process that comes after this one.
-    pub(super) fn words_after(&self, before: EarlierDrains, generation: u32) -> Vec<OsString> {
+    pub(super) fn words_of_next(&self, before: EarlierDrains, generation: u32) -> Vec<OsString> {
+        self.words_with(before, generation, true)
+    }
+
+    fn words_with(
+        &self,
+        before: EarlierDrains,
+        generation: u32,
+        is_successor: bool,
+    ) -> Vec<OsString> {
         // Without `..`, so that the compiler refuses a new argument that is not passed on.
         let DrainProcessArgs {
             choice,
@@ -196,6 +205,7 @@ impl DrainProcessArgs {
             laminate,
             before: _,
             generation: _,
+            is_successor: _,
             tree,
             run_dir,
             target,
@@ -226,6 +236,7 @@ impl DrainProcessArgs {
             .into(),
         );
         words.push(format!("--generation={generation}").into());
+        words.extend(is_successor.then(|| "--is-successor".into()));
         if let Some(tree) = tree {
             words.extend(["--tree".into(), tree.to_string().into()]);
         }

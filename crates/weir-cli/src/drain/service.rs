@@ -277,6 +277,10 @@ impl DrainService {
         self.changed.notify_all();
     }
 
+    pub fn is_paused(&self) -> bool {
+        self.limit.is_paused()
+    }
+
     pub fn is_finishing(&self) -> bool {
         self.state().step.is_last()
     }
@@ -525,7 +529,9 @@ impl DrainService {
         let asked = Instant::now();
         let mut wanted = match request.begin || request.wait {
             true => {
-                self.hung.end_long_rests();
+                if request.wait {
+                    self.hung.end_long_rests();
+                }
                 self.want_round()
             }
             // No round answers the question.

@@ -134,6 +134,11 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     let error = MoveError::io("creating", &target)(error);
                     round.fail(path, &error);
+                    if self.to.tree.check_avoided(&target).is_err() {
+                        // Something else may be there.
+                        round.blocked.insert(path.clone());
+                        round.unmade.push(path.clone());
+                    }
                 }
                 Err(_) if self.view().awaits_removal(&snapshot, path, node.kind) => {
                     round.blocked.insert(path.clone());
@@ -309,7 +314,14 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        let source = self.from.join(path);
+        let (source, target) = (self.from.join(path), self.at_target(path));
+        // A mover does not know that a path is avoided.
+        if let Err(error) = self.to.tree.check_avoided(&target) {
+            round.closed.insert(path, version);
+            return Some(PendingState::failed(&MoveError::io("moving", &target)(
+                error,
+            )));
+        }
         let state = match self.from.tree.write_state(&source) {
             Ok(WriteState::Open) => PendingState::Open,
             Ok(WriteState::Hidden) => PendingState::Unlaminated,
