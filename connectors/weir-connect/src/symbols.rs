@@ -1,7 +1,8 @@
 //! Functions and variables of other libraries, found by name at run time.
 
-use core::ffi::{c_int, c_void, CStr};
+use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
+use std::sync::OnceLock;
 
 /// The prefixes of the file names of the libraries that connectors know.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpnetcdf", b"libhdf5"];
@@ -13,6 +14,19 @@ pub enum Search {
     All,
     /// Behind this library: symbols that it replaces are skipped.
     Behind,
+}
+
+/// A search behind the interposer: the address of the symbol of a name, or null.
+pub type InterposerSearch = extern "C" fn(*const c_char) -> *mut c_void;
+
+/// The search behind the interposer, which has functions of the same names as a connector; empty in a connector that was preloaded.
+static BEHIND_INTERPOSER: OnceLock<InterposerSearch> = OnceLock::new();
+
+/// Uses a search of the interposer's from now on. A library that was not loaded at the start of the program cannot search behind
+/// itself.
+pub fn search_by(search: InterposerSearch) {
+    // Another thread may have stored the same.
+    let _ = BEHIND_INTERPOSER.set(search);
 }
 
 /// Finds a function by its name, behind this library.
@@ -35,31 +49,47 @@ unsafe fn as_function<F: Copy>(address: *mut c_void) -> F {
     unsafe { core::mem::transmute_copy(&address) }
 }
 
-/// The address of a symbol: the first one in the order of the search. If there is none: that of a library of [`LIBRARIES`] whose
-/// symbols only the library that loaded it sees, as with a Python module.
+/// The address of a symbol: the first one in the order of the search. If there is none: see [`find_in_known_libraries`].
 pub fn find_symbol(search: Search, name: &CStr) -> Option<*mut c_void> {
-    let order = match search {
-        Search::All => libc::RTLD_DEFAULT,
-        Search::Behind => libc::RTLD_NEXT,
+    let first = match search {
+        Search::All => look_up(libc::RTLD_DEFAULT, name),
+        Search::Behind => match BEHIND_INTERPOSER.get() {
+            Some(search) => {
+                let address = search(name.as_ptr());
+                (!address.is_null()).then_some(address)
+            }
+            None => find_behind_caller(name),
+        },
     };
-    // SAFETY: a C string.
-    let address = unsafe { libc::dlsym(order, name.as_ptr()) };
-    if !address.is_null() {
-        return Some(address);
-    }
+    first.or_else(|| find_in_known_libraries(name))
+}
+
+/// The address of a symbol behind the library that has this code, which was preloaded.
+pub fn find_behind_caller(name: &CStr) -> Option<*mut c_void> {
+    look_up(libc::RTLD_NEXT, name)
+}
+
+/// The address of a symbol in a library of the loader's, or in the order of a search.
+fn look_up(place: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the loader's handle, or one of its constants, and a C string.
+    let address = unsafe { libc::dlsym(place, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+/// The address of a symbol of a library of [`LIBRARIES`] whose symbols only the library that loaded it sees, as with a Python
+/// module.
+pub fn find_in_known_libraries(name: &CStr) -> Option<*mut c_void> {
     let mut libraries: Vec<CString> = Vec::new();
     // SAFETY: `note_library` has the type that is expected, and gets a pointer to `libraries`.
     unsafe { libc::dl_iterate_phdr(Some(note_library), (&raw mut libraries).cast()) };
     libraries.iter().find_map(|library| {
-        // SAFETY: C strings. The library stays: it was loaded before, and its count of users is only raised.
-        let address = unsafe {
-            let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            if library.is_null() {
-                return None;
-            }
-            libc::dlsym(library, name.as_ptr())
-        };
-        (!address.is_null()).then_some(address)
+        // SAFETY: a C string. The library stays: it was loaded before, and its count of users is only raised.
+        let library =
+            unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if library.is_null() {
+            return None;
+        }
+        look_up(library, name)
     })
 }
 
@@ -103,6 +133,17 @@ impl LoadedLibrary {
                 && found.assume_init().dli_fbase as usize == self.base;
             is_ours.then_some(address)
         }
+    }
+
+    /// Ends this use of the library, which the program may close now. By default a library that was found stays.
+    pub fn release(self) {
+        // SAFETY: the handle is from `dlopen`, and not used again.
+        unsafe { libc::dlclose(self.handle) };
+    }
+
+    /// The address of a symbol of this library, or of one that it needs.
+    pub fn symbol_with_needed(&self, name: &CStr) -> Option<*mut c_void> {
+        look_up(self.handle, name)
     }
 
     /// A function of this library itself.

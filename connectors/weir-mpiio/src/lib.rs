@@ -1,4 +1,5 @@
-//! The MPI-IO connector: `libweir_mpiio.so`, which `weir run` preloads behind the interposer.
+//! The MPI-IO connector: `libweir_mpiio.so`, which the interposer loads when the program first calls one of
+//! its functions.
 //!
 //! A collective call of MPI-IO first exchanges data between processes, so that few of them write few large requests ("two-phase
 //! I/O", Thakur, Gropp and Lusk, 1999). An independent call with gaps reads the gaps, too, and writes them back ("data sieving").
@@ -31,3 +32,12 @@ mod choice;
 mod files;
 mod fortran;
 mod mpi;
+
+use weir_connect::symbols::{search_by, InterposerSearch};
+
+/// Takes the search by which this library finds the functions that it wraps. The interposer calls this once it has loaded the
+/// library, and possibly several times.
+#[no_mangle]
+pub extern "C" fn weir_mpiio_loaded(search: InterposerSearch) {
+    search_by(search);
+}

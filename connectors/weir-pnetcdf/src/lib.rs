@@ -1,4 +1,5 @@
-//! The PnetCDF connector: `libweir_pnetcdf.so`, which `weir run` preloads behind the interposer.
+//! The PnetCDF connector: `libweir_pnetcdf.so`, which the interposer loads when the program first calls one of
+//! its functions.
 //!
 //! A collective put of PnetCDF exchanges data between all processes and writes it. A program that makes many small puts spends most
 //! of its time there. As in PnetCDF's burst buffer driver (Hou et al., PDSW-DISCS 2018), puts here become entries of a log, without
@@ -49,3 +50,12 @@ mod puts;
 mod reads;
 mod requests;
 mod settings;
+
+use weir_connect::symbols::{search_by, InterposerSearch};
+
+/// Takes the search by which this library finds the functions that it wraps. The interposer calls this once it has loaded the
+/// library, and possibly several times.
+#[no_mangle]
+pub extern "C" fn weir_pnetcdf_loaded(search: InterposerSearch) {
+    search_by(search);
+}

@@ -1,7 +1,8 @@
 //! Putting the client into a command: which library, and the environment that carries it.
 //!
 //! `LD_PRELOAD` names our library first: an allocator preloaded before it would call into it
-//! while it is being set up. What the user preloads stays, after it. The environment is
+//! while it is being set up. What the user preloads stays, after it. The client library loads the
+//! connectors of MPI-IO and PnetCDF itself, when a program first calls one. The environment is
 //! inherited, so mpiexec and mpirun carry it to their processes on this node by themselves, and
 //! srun and MPICH's also to those on other nodes, where the run directory has the same path.
 
@@ -37,6 +38,9 @@ const DEBIAN_HDF5: [&str; 2] = [
     "/usr/lib/aarch64-linux-gnu/hdf5",
 ];
 
+/// The variable that names the connectors that the client library loads, separated by commas.
+const CONNECTORS: &str = "WEIR_CONNECTORS";
+
 /// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
 const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
@@ -44,8 +48,10 @@ const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
 /// The libraries that programs get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectedLibraries {
-    /// The client library and connectors, in the order in which they are loaded.
-    preloaded: Vec<PathBuf>,
+    /// The client library.
+    client: PathBuf,
+    /// The connectors beside it, which it loads itself.
+    connectors: Vec<Connector>,
     /// The directory of HDF5's connector, which HDF5 loads itself. Nothing else is in it, for HDF5 loads all libraries there.
     hdf5_plugins: Option<PathBuf>,
 }
@@ -54,7 +60,8 @@ impl InjectedLibraries {
     /// The client library without connectors.
     pub fn client_alone(library: PathBuf) -> InjectedLibraries {
         InjectedLibraries {
-            preloaded: vec![library],
+            client: library,
+            connectors: Vec::new(),
             hdf5_plugins: None,
         }
     }
@@ -118,7 +125,7 @@ pub fn find_libraries(
             path.display()
         );
         match connector {
-            Connector::MpiIo | Connector::PnetCdf => libraries.preloaded.push(path),
+            Connector::MpiIo | Connector::PnetCdf => libraries.connectors.push(connector),
             Connector::Hdf5 => libraries.hdf5_plugins = path.parent().map(Path::to_path_buf),
         }
     }
@@ -166,10 +173,17 @@ pub fn variables(
         ),
         (
             "LD_PRELOAD",
-            preload_list(&libraries.preloaded, env.get("LD_PRELOAD"))?.into(),
+            preload_list(
+                std::slice::from_ref(&libraries.client),
+                env.get("LD_PRELOAD"),
+            )?
+            .into(),
         ),
         ("ASAN_OPTIONS", asan_options(env.get("ASAN_OPTIONS")).into()),
     ];
+    let connectors = libraries.connectors.iter().map(|it| it.name());
+    // Also if there are none: a run around this one may have some.
+    variables.push((CONNECTORS, connectors.collect::<Vec<_>>().join(",").into()));
     variables.extend(for_connectors(run_dir, libraries));
     if let Some(plugins) = &libraries.hdf5_plugins {
         variables.extend(hdf5_variables(plugins, env)?);
@@ -184,11 +198,7 @@ pub fn variables(
 /// The settings of connectors, which are in processes that read no configuration: those that the instance was started
 /// with, sizes in bytes.
 fn for_connectors(run_dir: &Path, libraries: &InjectedLibraries) -> Vec<(&'static str, OsString)> {
-    let pnetcdf = format!("libweir_{}.so", Connector::PnetCdf.name());
-    let is_there = libraries
-        .preloaded
-        .iter()
-        .any(|path| path.ends_with(&pnetcdf));
+    let is_there = libraries.connectors.contains(&Connector::PnetCdf);
     let Some(label) = Label::read(run_dir).filter(|_| is_there) else {
         return Vec::new();
     };
@@ -317,8 +327,8 @@ mod tests {
             .contains("not installed"));
         std::fs::write(&connector, "").unwrap();
         let both = InjectedLibraries {
-            preloaded: vec![library.clone(), connector],
-            hdf5_plugins: None,
+            connectors: vec![Connector::MpiIo],
+            ..alone.clone()
         };
         assert_eq!(found(&Connectors::Auto).unwrap(), both);
         assert_eq!(found(&named).unwrap(), both);
@@ -365,10 +375,16 @@ mod tests {
         let none = Environment::default();
         assert_eq!(
             names(&none),
-            ["WEIR_INSTANCE", "WEIR_AT", "LD_PRELOAD", "ASAN_OPTIONS"]
+            [
+                "WEIR_INSTANCE",
+                "WEIR_AT",
+                "LD_PRELOAD",
+                "ASAN_OPTIONS",
+                CONNECTORS
+            ]
         );
         std::fs::write(dir.path().join(ROSTER), "").unwrap();
-        assert_eq!(names(&none)[4..], [OPENMPI_SECOND_LIST]);
+        assert_eq!(names(&none)[5..], [OPENMPI_SECOND_LIST]);
         let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
         let told = for_openmpi(&["LD_PRELOAD", "WEIR_AT"], &env);
         assert_eq!(told, (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_AT".into()));

@@ -20,6 +20,11 @@ pub const INTERNAL_VARIABLES: &[(&str, &str)] = &[
         "where programs see the instance in use; set for programs by weir run and weir start --inject",
     ),
     (
+        "WEIR_CONNECTORS",
+        "the connectors that the client library loads at the first call of MPI-IO or PnetCDF; set for programs by weir run and weir start --inject, \
+         from run.connectors",
+    ),
+    (
         "WEIR_SOCKET",
         "the server's socket, when it is not in the run directory",
     ),

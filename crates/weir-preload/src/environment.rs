@@ -30,6 +30,8 @@ struct Origin {
     instance: Vec<u8>,
     /// The path at which programs see the instance, if one was given.
     at: Option<Vec<u8>>,
+    /// The connectors that programs get, if they are named.
+    connectors: Option<Vec<u8>>,
 }
 
 static ORIGIN: OnceLock<Origin> = OnceLock::new();
@@ -37,6 +39,8 @@ static ORIGIN: OnceLock<Origin> = OnceLock::new();
 const PRELOAD: &CStr = c"LD_PRELOAD";
 const INSTANCE: &CStr = c"WEIR_INSTANCE";
 const AT: &CStr = c"WEIR_AT";
+/// The names of the connectors that programs get, separated by commas; see [`crate::connectors`].
+const CONNECTORS: &CStr = c"WEIR_CONNECTORS";
 /// See [`weir_client::process::NOTHING_VARIABLE`].
 const NOTHING: &CStr = c"WEIR_NOTHING_INHERITED";
 /// AddressSanitizer's runtime refuses to start behind another library; behind this one it works.
@@ -65,6 +69,18 @@ pub fn forget_heritage() {
 
 /// Remembers the variables that loaded the interposer into this program.
 pub fn remember_origin() {
+    if let Some((library, instance)) = own_path().zip(variable(INSTANCE)) {
+        let _ = ORIGIN.set(Origin {
+            library,
+            instance,
+            at: variable(AT),
+            connectors: variable(CONNECTORS),
+        });
+    }
+}
+
+/// The path by which the loader knows this library.
+pub(crate) fn own_path() -> Option<Vec<u8>> {
     // SAFETY: all zero is a value of it; the address is of this library.
     let (found, here) = unsafe {
         let mut here = core::mem::zeroed::<libc::Dl_info>();
@@ -73,12 +89,14 @@ pub fn remember_origin() {
     };
     // SAFETY: null, or the name of this library, which stays loaded.
     let library = unsafe { bytes_of(here.dli_fname) }.filter(|_| found != 0);
-    if let Some((library, instance)) = library.zip(variable(INSTANCE)) {
-        let _ = ORIGIN.set(Origin {
-            library: library.to_vec(),
-            instance,
-            at: variable(AT),
-        });
+    library.map(<[u8]>::to_vec)
+}
+
+/// The names of the connectors that this program gets: those at its start, or, in a program outside of an instance, those of now.
+pub(crate) fn connectors() -> Option<Vec<u8>> {
+    match ORIGIN.get() {
+        Some(origin) => origin.connectors.clone(),
+        None => variable(CONNECTORS),
     }
 }
 
@@ -127,6 +145,8 @@ pub(crate) unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CSt
     // The value of another instance would be wrong.
     let same = named.is_none_or(|named| named == origin.instance);
     let at = origin.at.clone().filter(|_| same && value(AT).is_none());
+    let connectors = origin.connectors.clone();
+    let connectors = connectors.filter(|_| same && value(CONNECTORS).is_none());
     let asan = match value(ASAN) {
         None | Some(b"") => Some(ASAN_ORDER.to_vec()),
         Some(options) => {
@@ -139,6 +159,7 @@ pub(crate) unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CSt
         (PRELOAD, preload),
         (INSTANCE, instance),
         (AT, at),
+        (CONNECTORS, connectors),
         (ASAN, asan),
         (NOTHING, (!inherits).then(|| own_pid().to_string().into())),
     ];

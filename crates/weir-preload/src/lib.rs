@@ -17,6 +17,7 @@
 //! | [`signals`] | the signal handlers that the program installs |
 //! | [`temp`] | realpath, mkstemp and their like |
 //! | [`glob`], [`walk`], [`fts`] | walks inside libc |
+//! | `connectors` | functions of MPI-IO and PnetCDF, whose connectors are loaded at the first call |
 //! | [`users`], [`limits`] | the program's user; its limit of file sizes |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic reaches the caller (the call fails
@@ -47,6 +48,7 @@ pub mod aio;
 pub mod aio_block;
 mod aio_reads;
 pub mod calls;
+mod connectors;
 pub mod detach;
 pub mod dir;
 mod elf;

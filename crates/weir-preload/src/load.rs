@@ -33,6 +33,22 @@ mod next {
     }
 }
 
+/// Loads a library of this machine, whose symbols only its handle gives. Null: see [`error`].
+pub(crate) fn open(path: &CStr) -> *mut c_void {
+    let open = next::dlopen();
+    // SAFETY: a C string.
+    open.map_or(core::ptr::null_mut(), |open| unsafe {
+        open(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL)
+    })
+}
+
+/// The loader's message about the last call that failed.
+pub(crate) fn error() -> String {
+    // SAFETY: null, or a C string that stays until the next failure of this thread.
+    let message = unsafe { bytes_of(libc::dlerror()) };
+    String::from_utf8_lossy(message.unwrap_or_default()).into_owned()
+}
+
 /// Looks up the next functions behind the wrappers of this file, and stores the directories of
 /// `$LD_LIBRARY_PATH` at the start of the program, as the loader does.
 pub fn resolve() {

@@ -217,6 +217,7 @@ fn build_weir() -> Result<PathBuf> {
         "weir-cli",
         "weir-capi",
         "weir-mpiio",
+        "weir-pnetcdf",
         "weir-hdf5",
         "weir-preload",
     ] {

@@ -226,6 +226,7 @@ const HDF5_BUILT: &[Need] = &[
     needs::HDF5_TOOLS,
 ];
 const HDF5_WHEELS: &[Need] = &[needs::PYTHON, needs::PIP, needs::NUMPY, needs::HDF5_TOOLS];
+const FIRST_CALL: &[Need] = &[needs::CC, needs::MPICH_RUN, needs::MPICH_CC];
 const HDF5_CONNECTOR: &str = "mpi/hdf5_connector.c";
 const MPIIO: &str = "mpi/mpiio.c";
 const CONNECTOR: &str = "mpi/connector.c";
@@ -378,6 +379,7 @@ const CHECKS: &[Check] = &[
     mpi("mpi::connector_mpich", "connector", "mpich", MPICH).compiled(&[(CONNECTOR, Compiler::Mpich)]),
     mpi("mpi::connector_openmpi", "connector", "openmpi", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
     mpi("mpi::connector_openmpi_romio", "connector", "openmpi-romio", OPENMPI).compiled(&[(CONNECTOR, Compiler::OpenMpi)]),
+    shell("mpi::connectors_at_the_first_call", "shell/first_call.sh", FIRST_CALL),
     shell("mpi::fortran_by_three_bindings", "shell/mpi_fortran.sh", MPI_FORTRAN),
     mpi("mpi::parallel_hdf5_mpich_and_h5dump",
         "phdf5", "mpich", &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS])

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-fabric", Some(&["weir-core"])),
     ("weir-server", Some(&["weir-core", "weir-store", "weir-fabric", "weir-config"])),
     ("weir-client", Some(&["weir-core", "weir-store"])),
-    ("weir-preload", Some(&["weir-client", "weir-capi", "weir-core", "weir-store"])),
+    ("weir-preload", Some(&["weir-client", "weir-capi", "weir-connect", "weir-core", "weir-store"])),
     ("weir-capi", Some(&["weir-client"])),
     ("weir-fuse", Some(&["weir-client"])),
     ("weir-mover", Some(&["weir-client"])),
