@@ -86,7 +86,7 @@ type MpiBeginAllreduce = unsafe extern "C" fn(
     MpiHandle,
     *mut MpiHandle,
 ) -> c_int;
-type MpiWait = unsafe extern "C" fn(*mut MpiHandle, *mut c_void) -> c_int;
+type MpiTest = unsafe extern "C" fn(*mut MpiHandle, *mut c_int, *mut c_void) -> c_int;
 
 /// The functions of an MPI that connectors call, all from the profiling interface (`PMPI_`).
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ pub struct Mpi {
     info_get: MpiGetHint,
     allreduce: MpiAllreduce,
     iallreduce: MpiBeginAllreduce,
-    wait: MpiWait,
+    test: MpiTest,
     comm_dup: MpiDup,
     comm_free: MpiFree,
     comm_rank: MpiNumber,
@@ -149,7 +149,7 @@ impl Mpi {
                 info_get: function(c"PMPI_Info_get")?,
                 allreduce: function(c"PMPI_Allreduce")?,
                 iallreduce: function(c"PMPI_Iallreduce")?,
-                wait: function(c"PMPI_Wait")?,
+                test: function(c"PMPI_Test")?,
                 comm_dup: function(c"PMPI_Comm_dup")?,
                 comm_free: function(c"PMPI_Comm_free")?,
                 comm_rank: function(c"PMPI_Comm_rank")?,
@@ -302,9 +302,9 @@ impl Mpi {
     ///
     /// # Safety
     ///
-    /// An object from [`Mpi::with_hints`], not used any more.
+    /// An object from [`Mpi::with_hints`], or that a library made for its caller, not used any more.
     pub unsafe fn free_info(&self, mut info: MpiHandle) {
-        // SAFETY: the object is from `with_hints`, and not used again, by the caller.
+        // SAFETY: the object is valid, our own, and not used again, by the caller.
         unsafe { (self.info_free)(&raw mut info) };
     }
 }
@@ -381,15 +381,55 @@ impl Communicator {
 
     /// The highest of each number over all processes, which must all call this. `None`: as for [`Mpi::highest`].
     pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
-        // SAFETY: a communicator of ours.
-        unsafe { self.mpi.highest(self.comm, mine) }
+        let mut all = [0; N];
+        self.reduce_to_highest(&mine, &mut all).then_some(all)
     }
 
     /// The same for a list, of the same length in all processes.
     pub fn highest_of(&self, mine: &[i64]) -> Option<Vec<i64>> {
         let mut all = vec![0; mine.len()];
-        // SAFETY: a communicator of ours.
-        unsafe { self.mpi.reduce_to_highest(self.comm, mine, &mut all) }.then_some(all)
+        self.reduce_to_highest(mine, &mut all).then_some(all)
+    }
+
+    /// The same for two lists of equal length. False: MPI failed.
+    fn reduce_to_highest(&self, mine: &[i64], all: &mut [i64]) -> bool {
+        let pieces = mine.chunks(REDUCED_AT_ONCE);
+        let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
+        pairs.all(|(mine, all)| {
+            let count = c_int::try_from(mine.len()).expect("at most those at once");
+            // SAFETY: both lists have `count` numbers, and live until the wait has ended.
+            let request = unsafe { self.begin_reduction(mine.as_ptr(), all.as_mut_ptr(), count) };
+            request.is_some_and(|mut request| self.wait_for(&mut request))
+        })
+    }
+
+    /// Begins a reduction to the highest of each number. `None`: MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// Both lists have `count` numbers, which nobody else uses until MPI is done.
+    unsafe fn begin_reduction(
+        &self,
+        mine: *const i64,
+        all: *mut i64,
+        count: c_int,
+    ) -> Option<MpiHandle> {
+        let mut request: MpiHandle = 0;
+        let Constants { long_long, max, .. } = self.mpi.constants;
+        // SAFETY: lists of `count` numbers of type `long long`, which live until MPI is done, by the caller. The communicator is
+        // ours; room for a handle.
+        let code = unsafe {
+            (self.mpi.iallreduce)(
+                mine.cast(),
+                all.cast(),
+                count,
+                long_long,
+                max,
+                self.comm,
+                &raw mut request,
+            )
+        };
+        (code == SUCCESS).then_some(request)
     }
 
     /// Begins a reduction to the highest number over all processes; does not wait for it. All processes must call this, in the same
@@ -399,35 +439,34 @@ impl Communicator {
             mine,
             highest: mine,
         })));
-        let mut request: MpiHandle = 0;
-        let Constants { long_long, max, .. } = self.mpi.constants;
-        // SAFETY: each pointer is to one `long long`, which lives until MPI is done: only `end_highest` frees them, after the wait.
-        // The communicator is ours; room for a handle.
-        let code = unsafe {
-            (self.mpi.iallreduce)(
-                (&raw const (*numbers.as_ptr()).mine).cast(),
-                (&raw mut (*numbers.as_ptr()).highest).cast(),
-                1,
-                long_long,
-                max,
-                self.comm,
-                &raw mut request,
-            )
-        };
-        (code == SUCCESS).then_some(PendingHighest { numbers, request })
+        let at = numbers.as_ptr();
+        // SAFETY: each pointer is to one number, which lives until MPI is done: only `end_highest` frees them, after the wait.
+        let request =
+            unsafe { self.begin_reduction(&raw const (*at).mine, &raw mut (*at).highest, 1) }?;
+        Some(PendingHighest { numbers, request })
     }
 
     /// Waits until all processes have begun it. `None`: MPI failed.
     pub fn end_highest(&self, mut pending: PendingHighest) -> Option<i64> {
-        let ignored = STATUS_IGNORE[usize::from(self.mpi.is_openmpi)];
-        // SAFETY: the request is pending, and the status is the one to be ignored.
-        let code = unsafe { (self.mpi.wait)(&raw mut pending.request, ignored as *mut c_void) };
-        if code != SUCCESS {
-            return None;
-        }
+        self.wait_for(&mut pending.request).then_some(())?;
         // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
         let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
         Some(numbers.highest)
+    }
+
+    /// Waits for a request; false: MPI failed. It yields the processor, since MPICH's wait polls without: where processes share cores,
+    /// it keeps the others from what it waits for until its time slice ends.
+    fn wait_for(&self, request: &mut MpiHandle) -> bool {
+        let ignored = STATUS_IGNORE[usize::from(self.mpi.is_openmpi)] as *mut c_void;
+        let mut is_done = 0;
+        loop {
+            // SAFETY: the request is pending, and the status is the one to be ignored; room for a flag.
+            let code = unsafe { (self.mpi.test)(&raw mut *request, &raw mut is_done, ignored) };
+            if code != SUCCESS || is_done != 0 {
+                return code == SUCCESS;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Frees it. All processes must call this, before MPI_Finalize.

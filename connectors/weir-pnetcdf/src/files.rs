@@ -101,7 +101,8 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
         && opened.is_writable
         && datatypes(mpi).is_some()
         && (settings.all_files || place::lives_in_weir(opened.path))
-        && unsafe { mpi.hint(opened.info, HINT) }.is_none_or(|hint| hint.as_bytes() != b"disable");
+        && unsafe { mpi.hint(opened.info, HINT) }.is_none_or(|hint| hint.as_bytes() != b"disable")
+        && !library.has_own_log(mpi, opened.number);
     // Only for a file that is opened for writing: weir moves such a file to its target anew. If the open fails, PnetCDF flushes,
     // and reports its own failure.
     let direct = match is_wanted && settings.is_direct {

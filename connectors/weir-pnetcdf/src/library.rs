@@ -1,11 +1,11 @@
 //! The functions of the user's PnetCDF, found at run time, and its constants (`pnetcdf.h`, the same from 1.12 to 1.14).
 
 use core::cell::Cell;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
 
-use weir_connect::mpi::{MpiHandle, Offset};
-use weir_connect::symbols::function;
+use weir_connect::mpi::{Mpi, MpiHandle, Offset};
+use weir_connect::symbols::{find_symbol, function, Search};
 
 pub const NC_NOERR: c_int = 0;
 pub const NC_EINVAL: c_int = -36;
@@ -53,6 +53,11 @@ pub const CLASSIC_FORMATS: [c_int; 3] = [1, 2, FORMAT_CDF5];
 /// The longest name, with its end.
 pub const NAME_BYTES: usize = 257;
 
+/// A function of the burst buffer driver: a library that was built without it has none.
+const DRIVER: &CStr = c"ncbbio_inq_driver";
+/// The hint that asks for the driver.
+const DRIVER_HINT: &CStr = c"nc_burst_buf";
+
 /// Declares the functions of PnetCDF that the connector calls.
 macro_rules! library {
     ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
@@ -83,6 +88,7 @@ library! {
     inq_att c"ncmpi_inq_att" (c_int, c_int, *const c_char, *mut c_int, *mut Offset);
     iput_vars c"ncmpi_iput_vars" (c_int, c_int, *const Offset, *const Offset, *const Offset, *const c_void,
         Offset, MpiHandle, *mut c_int);
+    inq_file_info c"ncmpi_inq_file_info" (c_int, *mut MpiHandle);
     inq_nreqs c"ncmpi_inq_nreqs" (c_int, *mut c_int);
     sync c"ncmpi_sync" (c_int);
     cancel c"ncmpi_cancel" (c_int, c_int, *mut c_int, *mut c_int);
@@ -95,6 +101,24 @@ impl Library {
     pub fn get() -> Option<&'static Library> {
         static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
         LIBRARY.get_or_init(Library::find).as_ref()
+    }
+
+    /// True if PnetCDF's own burst buffer driver logs the puts of an open file: its hint asks for that, in the info object of the
+    /// open or in `PNETCDF_HINTS`. MPI may keep the hint in a library without the driver, too.
+    pub fn has_own_log(&self, mpi: &Mpi, number: c_int) -> bool {
+        if find_symbol(Search::Behind, DRIVER).is_none() {
+            return false;
+        }
+        let mut info: MpiHandle = 0;
+        // SAFETY: room for the handle of an object that is ours then, and is freed once.
+        unsafe {
+            if inside(|| (self.inq_file_info)(number, &raw mut info)) != NC_NOERR {
+                return false;
+            }
+            let hint = mpi.hint(info, DRIVER_HINT);
+            mpi.free_info(info);
+            hint.is_some_and(|hint| hint.as_bytes().eq_ignore_ascii_case(b"enable"))
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Compiler {
     Hdf5Built,
     /// `PnetCDF`, which Debian builds with Open MPI.
     Pnetcdf,
+    /// `PnetCDF` with MPICH and its burst buffer driver, which `tools/build-pnetcdf` builds.
+    PnetcdfBuilt,
     /// Parallel `NetCDF-4`, which Debian builds with Open MPI.
     NetcdfMpi,
 }
@@ -53,7 +55,9 @@ impl Compiler {
             Self::Cxx | Self::CapiCxx => &["g++", "-O2", "-std=c++17"],
             Self::Fortran => &["gfortran", "-O2"],
             // MPI_STATUSES_IGNORE is an array of no elements there, which gcc reports as a mistake.
-            Self::Mpich | Self::Hdf5Built => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
+            Self::Mpich | Self::Hdf5Built | Self::PnetcdfBuilt => {
+                &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"]
+            }
             Self::OpenMpi | Self::Pnetcdf => &["mpicc.openmpi", "-O2"],
             Self::Hdf5Mpich => &["h5pcc.mpich", "-O2"],
             Self::Hdf5OpenMpi => &["h5pcc.openmpi", "-O2"],
@@ -69,7 +73,7 @@ impl Compiler {
 
     fn libraries(self) -> &'static [&'static str] {
         match self {
-            Self::Pnetcdf => &["-lpnetcdf"],
+            Self::Pnetcdf | Self::PnetcdfBuilt => &["-lpnetcdf"],
             Self::NetcdfMpi => &["-lnetcdf_mpi"],
             Self::Hdf5Built => &["-lhdf5"],
             Self::Capi | Self::CapiCxx => &["-lweir"],
@@ -77,13 +81,17 @@ impl Compiler {
         }
     }
 
-    /// The options that point to the C API, laid out as in an installation, or to an HDF5 that was built.
+    /// The options that point to the C API, laid out as in an installation, or to a library that was built.
     fn places(self) -> Result<Vec<OsString>> {
         let (headers, libraries) = match self {
             Self::Capi | Self::CapiCxx => (include_dir(), library_dir()?),
-            Self::Hdf5Built => {
-                let hdf5 = tool("build-hdf5", "mpich")?;
-                (hdf5.join("include"), hdf5.join("lib"))
+            Self::Hdf5Built | Self::PnetcdfBuilt => {
+                let builder = match self {
+                    Self::Hdf5Built => "build-hdf5",
+                    _ => "build-pnetcdf",
+                };
+                let built = tool(builder, "mpich")?;
+                (built.join("include"), built.join("lib"))
             }
             _ => return Ok(Vec::new()),
         };
@@ -102,7 +110,7 @@ impl Compiler {
     fn suffix(self) -> &'static str {
         match self {
             Self::C | Self::Cxx | Self::Fortran | Self::Capi | Self::CapiCxx => "",
-            Self::Mpich | Self::Hdf5Mpich | Self::Hdf5Built => ".mpich",
+            Self::Mpich | Self::Hdf5Mpich | Self::Hdf5Built | Self::PnetcdfBuilt => ".mpich",
             Self::OpenMpi | Self::Hdf5OpenMpi | Self::Pnetcdf | Self::NetcdfMpi => ".openmpi",
         }
     }

@@ -31,6 +31,10 @@ needs! {
     MAKE: "make" from "make";
     /// Makes configure.
     AUTOCONF: "autoconf" from "autoconf";
+    /// Makes makefiles for configure.
+    AUTOMAKE: "automake" from "automake";
+    /// Shared libraries of such makefiles.
+    LIBTOOL: "libtoolize" from "libtool";
     /// git.
     GIT: "git" from "git";
     /// zip.

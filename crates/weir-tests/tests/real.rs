@@ -225,6 +225,16 @@ const HDF5_BUILT: &[Need] = &[
     needs::HDF5_MPICH,
     needs::HDF5_TOOLS,
 ];
+const PNETCDF_BUILT: &[Need] = &[
+    needs::MPICH_RUN,
+    needs::MPICH_CC,
+    needs::AUTOCONF,
+    needs::AUTOMAKE,
+    needs::LIBTOOL,
+    needs::MAKE,
+    needs::XZ,
+    needs::NETCDF_TOOLS,
+];
 const HDF5_WHEELS: &[Need] = &[needs::PYTHON, needs::PIP, needs::NUMPY, needs::HDF5_TOOLS];
 const FIRST_CALL: &[Need] = &[needs::CC, needs::MPICH_RUN, needs::MPICH_CC];
 const HDF5_CONNECTOR: &str = "mpi/hdf5_connector.c";
@@ -405,6 +415,12 @@ const CHECKS: &[Check] = &[
         .compiled(&[("mpi/pnetcdf_calls.c", Compiler::Pnetcdf), ("mpi/pnetcdf_log.c", Compiler::Pnetcdf), ("mpi/pnetcdf_answers.c", Compiler::Pnetcdf)]),
     shell("mpi::pnetcdf_kernels", "shell/pnetcdf_kernels.sh", &[needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF])
         .compiled(&[(PNETCDF_PUTS, Compiler::Pnetcdf)]),
+    shell("mpi::pnetcdf_with_a_log_mpich", "shell/pnetcdf.sh", PNETCDF_BUILT)
+        .compiled(&[("mpi/pnetcdf_calls.c", Compiler::PnetcdfBuilt), ("mpi/pnetcdf_log.c", Compiler::PnetcdfBuilt), ("mpi/pnetcdf_answers.c", Compiler::PnetcdfBuilt)])
+        .fetching(&[("build-pnetcdf", "mpich")]).with(&["mpich"]),
+    shell("mpi::pnetcdf_kernels_mpich", "shell/pnetcdf_kernels.sh", PNETCDF_BUILT)
+        .compiled(&[(PNETCDF_PUTS, Compiler::PnetcdfBuilt)])
+        .fetching(&[("build-pnetcdf", "mpich")]).with(&["mpich"]),
     shell("mpi::connectors_benchmark",
         "shell/connectors_bench.sh", &[needs::PYTHON, needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF]),
     mpi("mpi::parallel_netcdf4_and_ncdump_nccopy",

@@ -2,11 +2,12 @@
  * The log of PnetCDF's writes, as a program meets it. On weir, with the connector, data is not in the file until it is flushed;
  * elsewhere it is at once. All other checks hold in both.
  *
- *   mpiexec -n N pnetcdf_log DIR [die | look | small | fail]
+ *   mpiexec -n N pnetcdf_log DIR [die | look | small | fail | driver]
  *
- * With `fail` one process cannot write what it has logged. With `die` all processes are killed after their puts, and `look` finds these in the file. With `small` the log holds less than what is put.
+ * With `driver` PnetCDF's own burst buffer driver has the log, and weir has none. With `fail` one process cannot write what it has logged. With `die` all processes are killed after their puts, and `look` finds these in the file. With `small` the log holds less than what is put.
  */
 #include "mpi_check.h"
+#include <limits.h>
 #include <pnetcdf.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -95,6 +96,30 @@ static int fail(void)
 	return mpi_check_end();
 }
 
+/* Where PNETCDF_HINTS asks for PnetCDF's own driver, that driver has the puts, and the connector leaves the file alone. */
+static int driver(void)
+{
+	MPI_Offset start[2] = {0, (MPI_Offset)WIDTH * rank}, count[2] = {1, WIDTH};
+	char logs[PATH_MAX];
+	int wrong = 0;
+	define();
+	off_t empty = file_bytes();
+	for (start[0] = 0; start[0] < ROWS; start[0]++)
+		wrong += ncmpi_put_vara_double_all(file, fixed, start, count, mine + start[0] * WIDTH) != NC_NOERR;
+	ALL(wrong == 0, "puts, row by row");
+	ALL(file_bytes() == empty, "no data is in the file yet");
+	snprintf(logs, sizeof logs, "%s/.pnetcdf", getenv("WEIR_AT"));
+	ALL(access(logs, F_OK) != 0, "weir has no log");
+	NC(ncmpi_close(file));
+	NC(ncmpi_open(MPI_COMM_WORLD, path, NC_NOWRITE, MPI_INFO_NULL, &file));
+	start[0] = 0;
+	count[0] = ROWS;
+	NC(ncmpi_get_vara_double_all(file, fixed, start, count, back));
+	ALL(memcmp(back, mine, sizeof mine) == 0, "a get gives what was put");
+	NC(ncmpi_close(file));
+	return mpi_check_end();
+}
+
 /* All processes put all of a variable, and then each a part: the later call stays, whichever process made it. */
 static void overlap(void)
 {
@@ -136,6 +161,8 @@ int main(int argc, char **argv)
 		return look();
 	if (argc > 2 && strcmp(argv[2], "fail") == 0)
 		return fail();
+	if (argc > 2 && strcmp(argv[2], "driver") == 0)
+		return driver();
 	define();
 	off_t empty = file_bytes();
 	for (start[0] = 0; start[0] < ROWS; start[0]++)

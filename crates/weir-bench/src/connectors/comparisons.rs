@@ -16,6 +16,8 @@ pub enum RunMode {
     With(&'static str),
     /// In an instance that elevates the directory of the file.
     Elevated,
+    /// Without weir, with PnetCDF's own burst buffer driver and its log on tmpfs.
+    OwnDriver,
 }
 
 impl RunMode {
@@ -26,6 +28,7 @@ impl RunMode {
             RunMode::With("none") => "without connectors".to_owned(),
             RunMode::With(connectors) => format!("with {connectors}"),
             RunMode::Elevated => "elevated".to_owned(),
+            RunMode::OwnDriver => "PnetCDF's driver".to_owned(),
         }
     }
 }
@@ -96,11 +99,34 @@ impl Comparison {
             let found = found.copied();
             found.with_context(|| format!("{}: the program did not say {name}", self.what))
         };
+        let has_no_driver = |(_, run): (&str, usize)| {
+            let numbers = done.get(run);
+            numbers.is_some_and(|numbers| numbers.contains_key("no_driver"))
+        };
         for plan in self.rows {
+            if [Some(plan.value), plan.beside]
+                .into_iter()
+                .flatten()
+                .any(has_no_driver)
+            {
+                rows.why_not(&self.row(plan), NO_DRIVER);
+                continue;
+            }
             let beside = plan.beside.map(number).transpose()?;
             rows.add(&self.row(plan), number(plan.value)?, beside);
         }
         Ok(())
+    }
+}
+
+/// The reason of rows that need PnetCDF's burst buffer driver.
+const NO_DRIVER: &str = "PnetCDF was built without its burst buffer driver";
+
+/// A time of PnetCDF's driver against the same of another run.
+const fn of_driver(what: &'static str, name: &'static str, run: usize, bar: Bar) -> RowPlan {
+    RowPlan {
+        value: (name, 3),
+        ..row(what, name, run, bar)
     }
 }
 
@@ -148,6 +174,7 @@ const PFS: &[RunMode] = &[
     RunMode::Outside,
     RunMode::With("mpiio,pnetcdf"),
     RunMode::Elevated,
+    RunMode::OwnDriver,
 ];
 const HDF5_ELSEWHERE: &[RunMode] = &[RunMode::With("mpiio,hdf5"), RunMode::With("mpiio")];
 const START: &[RunMode] = &[RunMode::With("mpiio,pnetcdf,hdf5"), RunMode::With("none")];
@@ -192,6 +219,9 @@ const PFS_PUTS: &[RowPlan] = &[
     row("puts to a log", "puts_s", 1, AtLeast(5.0)),
     row("whole run with a log", "whole_s", 1, AtLeast(4.0)),
     row("until the close returns", "whole_s", 2, AtLeast(4.0)),
+    of_driver("puts", "puts_s", 1, AtLeast(1.0)),
+    of_driver("whole run", "whole_s", 1, AtLeast(1.0)),
+    of_driver("until the close returns", "whole_s", 2, AtLeast(1.0)),
 ];
 const WRITES_ELSEWHERE: &[RowPlan] = &[row("a write", "write_s", 1, AtMost(1.01))];
 const ALL_ELSEWHERE: &[RowPlan] = &[
@@ -287,6 +317,14 @@ mod tests {
                 assert!(seen.insert(verdict.what.clone()), "{}", verdict.what);
                 assert!(verdict.ratio.is_some() || verdict.beside.is_empty());
             }
+            let no_driver = ProgramNumbers::from([("no_driver".to_owned(), 1.0)]);
+            let without = vec![no_driver; comparison.runs.len()];
+            let mut reasons = PromiseTable::default();
+            comparison.add_to(&mut reasons, &without).unwrap();
+            assert!(reasons
+                .verdicts()
+                .iter()
+                .all(|row| row.why_not == Some(NO_DRIVER.to_owned())));
             let none = vec![ProgramNumbers::new(); comparison.runs.len()];
             let refused = comparison.add_to(&mut rows, &none).unwrap_err();
             assert!(refused.to_string().contains("did not say"), "{refused}");
