@@ -25,6 +25,8 @@ use weir_launch::server::ServerAssignment;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{ElevatedDirectory, Options, Several, StorageDir};
 
+use crate::mount_names::other_names;
+
 /// The membership of one of several servers: its own part, and the others.
 #[derive(Debug)]
 pub struct Membership {
@@ -91,6 +93,7 @@ fn elevated_directory(
     ensure!(metadata.is_dir(), "{} is not a directory", found());
     Ok(ElevatedDirectory {
         path: path.to_owned(),
+        other_names: other_names(&target, &metadata),
         tree: NewTree {
             target: target.into_os_string().into_vec(),
             mode: metadata.mode() & 0o7777,

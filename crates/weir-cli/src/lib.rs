@@ -26,6 +26,7 @@ mod locate;
 mod manual;
 mod mirrors;
 mod mount;
+mod mount_names;
 mod movers;
 mod namespace;
 mod prefetch;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use weir_config::{Config, Environment};
-use weir_core::elevated::{MOST_TREES, TARGET_LINK};
+use weir_core::elevated::{other_name_link, MOST_OTHER_NAMES, MOST_TREES, TARGET_LINK};
 use weir_instance::directories::{self, Label, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
@@ -93,6 +93,13 @@ pub fn elevated_targets(run_dir: &Path) -> Vec<PathBuf> {
     let link = |number| run_dir.join(format!("{TARGET_LINK}{number}"));
     let targets = (0..MOST_TREES).map_while(|number| std::fs::read_link(link(number)).ok());
     targets.collect()
+}
+
+/// The paths of an elevated directory by other mounts of its file system on this node.
+pub fn other_names_of(run_dir: &Path, tree: usize) -> Vec<PathBuf> {
+    let link = |other| run_dir.join(other_name_link(tree, other));
+    let names = (0..MOST_OTHER_NAMES).map_while(|other| std::fs::read_link(link(other)).ok());
+    names.collect()
 }
 
 /// True if mirrors lie over the elevated directories of the instance with this run directory, as this process finds them.

@@ -42,7 +42,9 @@ use weir_launch::mount_right::MountRight;
 use crate::args::MountArgs;
 use crate::exit::Failure;
 use crate::inject::{self, InjectedLibraries};
-use crate::locate::{elevated_directories, elevated_targets, live_run_dir, refuse_under_mirrors};
+use crate::locate::{
+    elevated_directories, elevated_targets, live_run_dir, other_names_of, refuse_under_mirrors,
+};
 use crate::namespace::{BoundDirectory, PrivateMounts};
 use crate::{mount, share, supervise};
 
@@ -69,6 +71,8 @@ struct Mirror {
     at: PathBuf,
     /// The elevated directory.
     source: PathBuf,
+    /// Its paths by other mounts.
+    other_names: Vec<PathBuf>,
 }
 
 impl Mirrors {
@@ -91,6 +95,7 @@ impl Mirrors {
                     process,
                     at,
                     source,
+                    other_names: other_names_of(run_dir, number),
                 }),
                 Err(error) => {
                     let _ = unmount(&at);
@@ -105,10 +110,13 @@ impl Mirrors {
     /// Has a command begin in a mount namespace in which the mirrors lie over their directories.
     pub fn put_over(&self, command: &mut Command) -> Result<()> {
         let path = |path: &Path| CString::new(path.as_os_str().as_bytes());
-        let binds = self.all.iter().map(|mirror| {
-            Ok(BoundDirectory {
-                from: path(&mirror.at)?,
-                over: path(&mirror.source)?,
+        let binds = self.all.iter().flat_map(|mirror| {
+            let names = std::iter::once(&mirror.source).chain(&mirror.other_names);
+            names.map(|name| {
+                Ok(BoundDirectory {
+                    from: path(&mirror.at)?,
+                    over: path(name)?,
+                })
             })
         });
         let mut binds = binds.collect::<Result<Vec<_>, std::ffi::NulError>>()?;

@@ -51,6 +51,15 @@ pub const TARGET_LINK: &str = "elevated";
 /// another one.
 pub const ALIAS_LINK: &str = "elevated-as";
 
+/// The most other names of a target: paths by which other mounts of its file system show it.
+pub const MOST_OTHER_NAMES: usize = 8;
+
+/// The link in the run directory to another name of the target of a tree. `other` is below [`MOST_OTHER_NAMES`]; the links
+/// have the numbers from 0 on.
+pub fn other_name_link(tree: usize, other: usize) -> String {
+    format!("{ALIAS_LINK}{tree}.{other}")
+}
+
 /// The prefix of the hidden name under which a file of the PFS is written.
 pub const PART_PREFIX: &[u8] = b".";
 /// The suffix of that name.

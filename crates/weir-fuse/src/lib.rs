@@ -382,7 +382,7 @@ fn mounted_at(line: &str) -> Option<PathBuf> {
 }
 
 /// Decodes the octal escapes in which the kernel writes blanks and backslashes of a path.
-fn unescaped(path: &str) -> Vec<u8> {
+pub fn unescaped(path: &str) -> Vec<u8> {
     let mut parts = path.split('\\');
     let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
     for part in parts {

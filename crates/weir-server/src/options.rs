@@ -21,6 +21,8 @@ pub struct StorageDir {
 pub struct ElevatedDirectory {
     /// Its path as users name it.
     pub path: PathBuf,
+    /// Its paths by other mounts of its file system on this node.
+    pub other_names: Vec<PathBuf>,
     /// Its tree; the target is its canonical path.
     pub tree: NewTree,
     /// Which of its files are taken, and how: for clients.

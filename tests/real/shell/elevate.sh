@@ -475,6 +475,38 @@ if unshare -m true 2> /dev/null; then
 	same "which stop moved in the end" "$(seq 1000)" "$(cat pfs/new/numbers)"
 fi
 
+# A bind mount is another name of the directory, or of one above it, for programs that have the client, and for others.
+rm -rf pfs
+cat > bound.sh <<'PROGRAM'
+set -e
+mount --bind "$1" bound
+"$2" run --memory 256M --set run.report=none --set run.mirror="$3" --set drain.while_running=false --elevate "$1/pfs" -- bash -ec '
+	cd bound/pfs
+	echo new > sub/new
+	rm sub/old
+	mkdir d
+	(cd d && echo moved > x && mv x ../sub/moved)
+	cat "$1/pfs/sub/new" "$1/pfs/sub/moved"
+	LD_PRELOAD= WEIR_INSTANCE= ls -A "$1/pfs/sub" ../pfs/sub' - "$1"
+PROGRAM
+if unshare -m true 2> /dev/null; then
+	mkdir -p project/pfs/sub bound
+	echo old > project/pfs/sub/old
+	same "names by a bind mount, with the client alone" "new moved ../pfs/sub: old $outside/project/pfs/sub: old" \
+		"$(echo $(unshare -m bash bound.sh "$outside/project" "$weir" never 2> said))"
+	same "what is moved then" "d: sub: moved new" "$(echo $(cd project/pfs && ls sub d))"
+	# In a namespace of mirrors.
+	rm -rf project/pfs/*
+	mkdir project/pfs/sub
+	echo old > project/pfs/sub/old
+	if [ -e /dev/fuse ]; then
+		same "names by a bind mount, beside mirrors" \
+			"new moved ../pfs/sub: moved new $outside/project/pfs/sub: moved new" \
+			"$(echo $(unshare -m bash bound.sh "$outside/project" "$weir" always 2> said))"
+		same "what is moved then" "d: sub: moved new" "$(echo $(cd project/pfs && ls sub d))"
+	fi
+fi
+
 # Versions of the same size and time, as tar and cp -p leave them, are told apart, also in exchanged names; so are attributes
 # of users that change later.
 rm -rf pfs

@@ -115,21 +115,26 @@ pub struct HungCalls {
     /// The directory that is drained to; calls elsewhere are those of other drains.
     target: PathBuf,
     avoided: Arc<AvoidedPaths>,
+    /// Paths rest. Not in a drain that begins later: somebody asks for it, and the target may be back.
+    has_rests: bool,
     /// By the path of the file.
     found: Mutex<BTreeMap<PathBuf, HungFile>>,
 }
 
 impl HungCalls {
     /// Makes a tree avoid the paths of these calls, as long as one of them may still have its effect, or may hang again.
+    /// `is_successor`: the drain that has left them goes on.
     pub fn avoid(
         run_dir: &Path,
         target: &Path,
         avoided: Arc<AvoidedPaths>,
+        is_successor: bool,
     ) -> io::Result<Arc<HungCalls>> {
         let hung = Arc::new(HungCalls {
             run_dir: run_dir.to_owned(),
             target: target.to_owned(),
             avoided,
+            has_rests: is_successor,
             found: Mutex::default(),
         });
         if hung.find_again() {
@@ -159,13 +164,13 @@ impl HungCalls {
             if is_locked {
                 file.note_lock();
             }
-            if is_locked || file.is_resting() {
-                let is_below = |hung: &HungCall| hung.call.path.starts_with(&self.target);
-                if file.calls.iter().any(is_below) {
-                    found.insert(path, file);
-                }
-            } else {
+            let is_below = |hung: &HungCall| hung.call.path.starts_with(&self.target);
+            let is_own = file.calls.iter().any(is_below);
+            let is_resting = file.is_resting() && (self.has_rests || !is_own);
+            if !is_locked && !is_resting {
                 let _ = fs::remove_file(&path);
+            } else if is_own {
+                found.insert(path, file);
             }
         }
         let hung = found.values().flat_map(|file| &file.calls);
@@ -279,7 +284,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         let left = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), dir.path(), left.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), left.avoided(), true).unwrap();
         let note = |rest| hung.note(&left.watch(), rest, false).unwrap();
         // The note of a process without calls names no path.
         drop(note(Duration::ZERO));
@@ -304,11 +309,12 @@ mod tests {
         let lock = File::open(&path).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let tree = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided(), true).unwrap();
         assert_eq!(hung.hanging_processes(), 1);
         assert!(tree.look_up(&file).is_err());
         // Another drain has nothing to do with it.
-        let elsewhere = HungCalls::avoid(dir.path(), Path::new("/pfs"), left.avoided()).unwrap();
+        let elsewhere =
+            HungCalls::avoid(dir.path(), Path::new("/pfs"), left.avoided(), true).unwrap();
         assert_eq!(
             (elsewhere.hanging_processes(), elsewhere.calls()),
             (0, Vec::new())
@@ -322,12 +328,18 @@ mod tests {
         };
         fs::write(&path, serde_json::to_vec(&resting).unwrap()).unwrap();
         let tree = WatchedTree::new(DirectoryTree);
-        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided()).unwrap();
+        let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided(), true).unwrap();
         hung.end_rests();
         hung.end_long_rests();
         assert!(tree.look_up(&file).is_err() && path.exists());
+        let later = WatchedTree::new(DirectoryTree);
+        HungCalls::avoid(dir.path(), Path::new("/pfs"), later.avoided(), true).unwrap();
+        assert!(path.exists());
         hung.end_rests_of(|file| file.is_of_end);
         assert!(tree.look_up(&file).is_ok() && !path.exists());
+        fs::write(&path, serde_json::to_vec(&resting).unwrap()).unwrap();
+        HungCalls::avoid(dir.path(), dir.path(), later.avoided(), false).unwrap();
+        assert!(later.look_up(&file).is_ok() && !path.exists());
         let mut of_another_clock = HungFile {
             left_s: seconds_since_1970() + 7200.0,
             ..resting

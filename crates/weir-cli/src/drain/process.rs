@@ -66,7 +66,7 @@ fn drain_all(args: &DrainProcessArgs) -> Result<(), Failure> {
     let mut tree = WatchedTree::new(DirectoryTree);
     tree.set_stripe(args.stripe_size());
     let watch = tree.watch();
-    let hung = HungCalls::avoid(&args.run_dir, &target, tree.avoided())
+    let hung = HungCalls::avoid(&args.run_dir, &target, tree.avoided(), args.is_successor)
         .context("the calls of earlier processes")?;
     let limit = SharedLimit::new(args.limit, &tree, &gate);
     let placed = args.placed_nodes(&target)?.map(Arc::new);

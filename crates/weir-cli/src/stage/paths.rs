@@ -108,7 +108,7 @@ impl ElevatedSources {
         })
     }
 
-    /// The trees with their directories, for [`ElevatedSources::check`].
+    /// The trees with their directories.
     pub fn pairs(&self) -> ElevatedPairs<'_> {
         let pair = |(dir, tree)| {
             let (from, to) = (MoveSide::new(tree, "/"), MoveSide::new(&DirectoryTree, dir));

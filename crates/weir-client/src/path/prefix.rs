@@ -9,12 +9,12 @@
 //! recognised at once: unless a path begins with the prefix, it can be ours only if it contains
 //! `//`, `/./` or `/../`; it is scanned for them many bytes at a time.
 
-/// The mount prefix: absolute, without empty components and without a slash at its end. A kernel mount
-/// of the same tree elsewhere may be a second one.
+/// The mount prefix: absolute, without empty components and without a slash at its end. Kernel mounts
+/// of the same tree elsewhere may be others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prefix {
     path: Box<[u8]>,
-    mount: Option<Box<[u8]>>,
+    mounts: Box<[Box<[u8]>]>,
 }
 
 impl Prefix {
@@ -31,16 +31,18 @@ impl Prefix {
         }
         Some(Prefix {
             path: tidy.into(),
-            mount: None,
+            mounts: Box::default(),
         })
     }
 
-    /// The same, with the directory of a kernel mount of the tree.
+    /// The same, with the directories of kernel mounts of the tree.
     #[must_use]
-    pub fn with_mount(self, mount: Option<Vec<u8>>) -> Prefix {
-        let mount = mount.filter(|mount| mount[..] != self.path[..]);
+    pub fn with_mounts(self, mounts: impl IntoIterator<Item = Vec<u8>>) -> Prefix {
+        let others = mounts
+            .into_iter()
+            .filter(|mount| mount[..] != self.path[..]);
         Prefix {
-            mount: mount.map(Vec::into_boxed_slice),
+            mounts: others.map(Vec::into_boxed_slice).collect(),
             ..self
         }
     }
@@ -52,8 +54,8 @@ impl Prefix {
 
     /// The directory of the kernel mount, if a path contains it.
     pub fn mount_in(&self, path: &[u8]) -> Option<&[u8]> {
-        let mount = self.mount.as_deref()?;
-        behind(mount, path).map(|_| mount)
+        let mut mounts = self.mounts.iter();
+        mounts.find_map(|mount| behind(mount, path).map(|_| &**mount))
     }
 
     /// Its parent directory: `/` for `/weir`.
@@ -68,8 +70,7 @@ impl Prefix {
         if let Some(rest) = behind(&self.path, path) {
             return Some(rest);
         }
-        let mount = self.mount.as_deref();
-        if let Some(rest) = mount.and_then(|mount| behind(mount, path)) {
+        if let Some(rest) = self.mounts.iter().find_map(|mount| behind(mount, path)) {
             return Some(rest);
         }
         if is_plain(path) || path.first() != Some(&b'/') {
@@ -214,9 +215,15 @@ mod tests {
     #[test]
     fn a_kernel_mount_is_a_second_name_of_the_tree() {
         let prefix = Prefix::new(b"/weir").unwrap();
-        let prefix = prefix.with_mount(Some(b"/tmp/x/mount".to_vec()));
+        let prefix =
+            prefix.with_mounts([b"/tmp/x/mount", b"/tmp/y/mount"].map(|mount| mount.to_vec()));
         assert_eq!(prefix.strip(b"/tmp/x/mount/a"), Some(&b"/a"[..]));
         assert_eq!(prefix.strip(b"/tmp/x/mount"), Some(&b""[..]));
+        assert_eq!(prefix.strip(b"/tmp/y/mount/b"), Some(&b"/b"[..]));
+        assert_eq!(
+            prefix.mount_in(b"/tmp/y/mount/b"),
+            Some(&b"/tmp/y/mount"[..])
+        );
         assert_eq!(prefix.strip(b"/tmp/x/mounts"), None);
         assert_eq!(prefix.strip(b"/weir/a"), Some(&b"/a"[..]));
         assert_eq!(prefix.bytes(), b"/weir");

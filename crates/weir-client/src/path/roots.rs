@@ -11,7 +11,7 @@ use super::prefix::Prefix;
 pub struct ElevatedTree {
     /// The root directory.
     pub root: Ino,
-    /// The elevated directory, by its canonical path and by that of its user.
+    /// The elevated directory, by its canonical path, that of its user, and those of other mounts of its file system.
     pub target: Prefix,
     /// Which of its files are taken, and how.
     pub rule: ElevateRule,
@@ -114,7 +114,7 @@ mod tests {
         let prefix = |path: &[u8]| Prefix::new(path).unwrap();
         let tree = |root, path, alias: &[u8]| ElevatedTree {
             root: Ino(root),
-            target: prefix(path).with_mount(Some(alias.to_vec())),
+            target: prefix(path).with_mounts([alias.to_vec()]),
             rule: ElevateRule::default(),
         };
         Roots {

@@ -7,7 +7,7 @@
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::elevate_rule::{ElevateRule, RULE_FILE};
-use weir_core::elevated::{self, ALIAS_LINK, MOST_TREES, TARGET_LINK};
+use weir_core::elevated::{self, ALIAS_LINK, MOST_OTHER_NAMES, MOST_TREES, TARGET_LINK};
 use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 
 use super::environment::{variable, MIRROR_VARIABLE, PREFIX_VARIABLE};
@@ -102,9 +102,11 @@ pub(super) fn elevated_trees(run_dir: &[u8]) -> Box<[ElevatedTree]> {
     let tree = |number| {
         let target = link_of(run_dir, &format!("{TARGET_LINK}{number}"))?;
         let alias = link_of(run_dir, &format!("{ALIAS_LINK}{number}"));
+        let other = |other| link_of(run_dir, &elevated::other_name_link(number, other));
+        let others = (0..MOST_OTHER_NAMES).map_while(other);
         Some(ElevatedTree {
             root: elevated::root_of_tree(number),
-            target: Prefix::new(&target)?.with_mount(alias),
+            target: Prefix::new(&target)?.with_mounts(alias.into_iter().chain(others)),
             rule: rule_of(run_dir, number),
         })
     };
@@ -204,7 +206,7 @@ impl InstanceConnection {
         Some(Instance {
             shm_dir,
             roots: Roots {
-                main: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
+                main: Prefix::new(&prefix)?.with_mounts(mount_of(&run_dir)),
                 elevated: elevated_trees(&run_dir),
             },
             opaque: OpaqueDirectories::new(),

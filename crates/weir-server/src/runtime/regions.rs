@@ -213,6 +213,11 @@ impl Instance {
                 let link = |name: &str| self.run_dir.join(format!("{name}{number}"));
                 let _ = symlink(OsStr::from_bytes(&dir.tree.target), link(TARGET_LINK));
                 let _ = symlink(&dir.path, link(ALIAS_LINK));
+                let others = dir.other_names.iter().take(elevated::MOST_OTHER_NAMES);
+                for (other, name) in others.enumerate() {
+                    let link = elevated::other_name_link(number, other);
+                    let _ = symlink(name, self.run_dir.join(link));
+                }
                 put_rule(&dir.rule, &link(RULE_FILE));
             }
             let _ = symlink(&self.prefix, self.run_dir.join(PREFIX_LINK));
@@ -584,9 +589,15 @@ impl Instance {
         for number in numbers.clone() {
             let _ = std::fs::remove_file(self.run_dir.join(format!("{RULE_FILE}{number}")));
         }
+        let others = numbers.clone().flat_map(|tree| {
+            (0..elevated::MOST_OTHER_NAMES).map(move |other| elevated::other_name_link(tree, other))
+        });
         let of_trees =
             numbers.flat_map(|n| [TARGET_LINK, ALIAS_LINK].map(|link| format!("{link}{n}")));
-        for link in of_trees.chain([SHM_LINK, PREFIX_LINK].map(str::to_owned)) {
+        for link in of_trees
+            .chain(others)
+            .chain([SHM_LINK, PREFIX_LINK].map(str::to_owned))
+        {
             let link = self.run_dir.join(link);
             if link.is_symlink() {
                 let _ = std::fs::remove_file(link);
