@@ -397,9 +397,20 @@ impl Communicator {
         let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
         pairs.all(|(mine, all)| {
             let count = c_int::try_from(mine.len()).expect("at most those at once");
+            let (sent, mut received) = (mine.to_vec(), vec![0; mine.len()]);
             // SAFETY: both lists have `count` numbers, and live until the wait has ended.
-            let request = unsafe { self.begin_reduction(mine.as_ptr(), all.as_mut_ptr(), count) };
-            request.is_some_and(|mut request| self.wait_for(&mut request))
+            let request =
+                unsafe { self.begin_reduction(sent.as_ptr(), received.as_mut_ptr(), count) };
+            let Some(mut request) = request else {
+                return false;
+            };
+            if !self.wait_for(&mut request) {
+                // MPI may still use them.
+                std::mem::forget((sent, received));
+                return false;
+            }
+            all.copy_from_slice(&received);
+            true
         })
     }
 

@@ -109,6 +109,13 @@ impl Library {
         if find_symbol(Search::Behind, DRIVER).is_none() {
             return false;
         }
+        let mut format = 0;
+        // SAFETY: room for a number.
+        let asked = inside(|| unsafe { (self.inq_format)(number, &raw mut format) });
+        // Of a file of NetCDF-4 the library may have no info object to tell.
+        if asked != NC_NOERR || !CLASSIC_FORMATS.contains(&format) {
+            return false;
+        }
         let mut info: MpiHandle = 0;
         // SAFETY: room for the handle of an object that is ours then, and is freed once.
         unsafe {

@@ -142,6 +142,13 @@ fn a_stage_takes_what_programs_see_or_nothing() {
         room.ok(&stage(source));
     }
     // What is left out does not count.
+    // A link is moved as a link.
+    tree.make_symlink(Path::new("new"), Path::new("/latest"))
+        .unwrap();
+    symlink("sub/old", room.path().join("e/latest")).unwrap();
+    room.says(2, "e/latest", &stage("e/latest"));
+    tree.remove(Path::new("/latest")).unwrap();
+    fs::remove_file(room.path().join("e/latest")).unwrap();
     let sub = [
         "stage",
         "in",

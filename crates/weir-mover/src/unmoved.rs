@@ -9,10 +9,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use weir_client::process::mounted::{Whiteout, WriteState};
+use weir_client::process::mounted::{Cover, Whiteout, WriteState};
 use weir_client::types::Stat;
 
 use crate::copy::is_kept_time;
+use crate::publish::is_part;
 use crate::side::MoveSide;
 use crate::tree::{kind_of, FileTree, NodeKind};
 
@@ -66,8 +67,50 @@ impl<'t, S: FileTree, T: FileTree> ElevatedPair<'t, S, T> {
                 return Ok(Some(path));
             }
             if kind == NodeKind::Directory {
+                if let Some(removed) = self.find_removed_from(&path, &is_chosen)? {
+                    return Ok(Some(removed));
+                }
                 let names = self.from.tree.list(&self.from.join(&path))?;
                 open.extend(names.iter().map(|name| path.join(name)));
+            }
+        }
+        let is_lost = self.is_removed_with(path)?;
+        Ok(is_lost.then(|| path.to_owned()))
+    }
+
+    /// True if the target has a node that the tree does not have, in a directory that programs have made.
+    fn is_removed_with(&self, path: &Path) -> io::Result<bool> {
+        if look_up(&self.from, path)?.is_some() || look_up(&self.to, path)?.is_none() {
+            return Ok(false);
+        }
+        for above in path.ancestors().skip(1) {
+            if look_up(&self.from, above)?.is_some() {
+                return Ok(self.from.tree.cover_of(&self.from.join(above))? == Cover::Nothing);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A name of the target that a directory which programs have made does not have any more. Such removals leave no
+    /// whiteouts.
+    fn find_removed_from(
+        &self,
+        dir: &Path,
+        is_chosen: &dyn Fn(&Path, NodeKind) -> bool,
+    ) -> io::Result<Option<PathBuf>> {
+        let source = self.from.join(dir);
+        if self.from.tree.cover_of(&source)? != Cover::Nothing {
+            return Ok(None);
+        }
+        for name in self.to.tree.list(&self.to.join(dir))? {
+            let path = dir.join(name);
+            let is_part = path.file_name().is_some_and(is_part);
+            if is_part || look_up(&self.from, &path)?.is_some() {
+                continue;
+            }
+            let there = look_up(&self.to, &path)?;
+            if there.is_some_and(|there| is_chosen(&path, kind_of(&there))) {
+                return Ok(Some(path));
             }
         }
         Ok(None)
@@ -144,11 +187,16 @@ mod tests {
         };
         same_time("d/a");
         fs::write(target.join("d/other"), "of the target alone").unwrap();
+        // Both directories are those of programs, who have removed the name.
+        for path in ["", "d", "d/other"] {
+            assert_eq!(find(path), Some("d/other".into()), "{path}");
+        }
+        fs::remove_file(target.join("d/other")).unwrap();
         fs::write(tree.join("left-out"), "of the tree alone").unwrap();
         assert_eq!(find(""), None);
         fs::write(tree.join("d/a"), "ab").unwrap();
         assert_eq!(find("d"), Some("d/a".into()));
-        assert_eq!(find("d/other"), None);
+        assert_eq!(find("d/none"), None);
         fs::write(target.join("d/a"), "ab").unwrap();
         same_time("d/a");
         assert_eq!(find(""), None);

@@ -72,7 +72,8 @@ pub struct CallUnderWay {
 }
 
 impl CallUnderWay {
-    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+    /// The paths that it is for.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.call.path).chain(&self.other)
     }
 }
@@ -206,28 +207,32 @@ impl AvoidedSet {
 
 impl AvoidedPaths {
     /// Avoids the paths of calls that hang, and no others. A path and its part (`publish`) are avoided together. A call that
-    /// changes names may still move a directory: all below is avoided, too. If two such calls hang in one directory, this
-    /// directory is.
+    /// changes names may still move a directory: all below is avoided, too. If another call hangs in its directory, or for
+    /// that, the directory is avoided: Linux keeps its lock.
     pub fn set<'c>(&self, hung: impl IntoIterator<Item = (&'c CallUnderWay, String)>) {
         let mut avoided = AvoidedSet::default();
-        let mut in_directory: HashMap<PathBuf, u32> = HashMap::new();
+        // The calls in each directory, or for it, with a reason; and if one of them changes names there.
+        let mut in_directory: HashMap<PathBuf, (u32, bool, String)> = HashMap::new();
         for (call, reason) in hung {
-            let paths = call.paths();
-            for path in paths {
+            for path in call.paths() {
                 avoided.nodes.insert(part_of(path), reason.clone());
                 avoided.nodes.insert(path.clone(), reason.clone());
                 if call.changes_names {
                     avoided.trees.insert(path.clone(), reason.clone());
                 }
             }
-            let parents = call.paths().filter_map(|path| path.parent());
-            let parents: BTreeSet<&Path> = parents.filter(|_| call.changes_names).collect();
-            for parent in parents {
-                let calls = in_directory.entry(parent.to_owned()).or_default();
+            let parents: BTreeSet<&Path> = call.paths().filter_map(|path| path.parent()).collect();
+            let own = call.paths().map(PathBuf::as_path);
+            for dir in own.chain(parents.iter().copied()).collect::<BTreeSet<_>>() {
+                let known = in_directory.entry(dir.to_owned());
+                let (calls, changes_names, _) = known.or_insert((0, false, reason.clone()));
                 *calls += 1;
-                if *calls > 1 {
-                    avoided.trees.insert(parent.to_owned(), reason.clone());
-                }
+                *changes_names |= call.changes_names && parents.contains(dir);
+            }
+        }
+        for (dir, (calls, changes_names, reason)) in in_directory {
+            if calls > 1 && changes_names {
+                avoided.trees.insert(dir, reason);
             }
         }
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = avoided;
@@ -602,6 +607,13 @@ mod tests {
         // Linux holds the lock of the directory of such a call.
         set(&[hung_call(dir, true), hung_call(Path::new("/pfs/f"), true)]);
         assert!(avoided.has(Path::new("/pfs/x")) && !avoided.has(Path::new("/other")));
+        // A look-up or a listing waits for it, too.
+        for waiting in ["/pfs/f", "/pfs"] {
+            set(&[hung_call(dir, true), hung_call(Path::new(waiting), false)]);
+            assert!(avoided.has(Path::new("/pfs/x")), "{waiting}");
+        }
+        set(&[hung_call(dir, false), hung_call(Path::new("/pfs/f"), false)]);
+        assert!(!avoided.has(Path::new("/pfs/x")));
         let mut renamed = hung_call(dir, true);
         renamed.other = Some("/pfs/part".into());
         set(&[renamed]);

@@ -135,6 +135,10 @@ impl ConnectorLibrary {
         if !known.is_null() {
             return Some(known);
         }
+        // A process that went without it once does so for good: its calls must fit together.
+        if self.is_failure_told.load(Ordering::Relaxed) {
+            return None;
+        }
         let named = environment::connectors()?;
         let mut named = named.split(|byte| *byte == b',');
         if !named.any(|named| named == self.name.as_bytes()) {

@@ -74,7 +74,8 @@ pub fn analyze(
         working: 0,
         tell_end,
         ends,
-        is_lost: false,
+        lost: HashSet::new(),
+        successors: 0,
         unanalysed: HashMap::new(),
     };
     let ended = analyzer.work(args.wait);
@@ -120,8 +121,10 @@ struct FileAnalyzer {
     working: usize,
     tell_end: Sender<EndedConnection>,
     ends: Receiver<EndedConnection>,
-    /// A connection was lost.
-    is_lost: bool,
+    /// The sockets whose connections were lost.
+    lost: HashSet<PathBuf>,
+    /// The processes that came after the first ones: each in the place of one whose connections were lost.
+    successors: usize,
     /// The files that each process has moved without an analysis.
     unanalysed: HashMap<PathBuf, u64>,
 }
@@ -152,7 +155,6 @@ impl FileAnalyzer {
             // Another process may have taken the place of one whose connection was lost.
             self.come_to_all()?;
             if self.working > 0 {
-                self.is_lost = false;
                 continue;
             }
             if !self.known.is_empty() {
@@ -174,6 +176,7 @@ impl FileAnalyzer {
     /// Connects to new drain processes.
     fn come_to_all(&mut self) -> Result<(), Failure> {
         // The run directory is removed with the instance.
+        let is_later = !self.known.is_empty();
         for socket in sockets(&self.run_dir).unwrap_or_default() {
             if self.known.contains(&socket) {
                 continue;
@@ -185,7 +188,9 @@ impl FileAnalyzer {
                 };
                 self.start_worker(&socket, stream)
                     .context("starting a thread")?;
-                self.known.insert(socket.clone());
+                if self.known.insert(socket.clone()) && is_later {
+                    self.successors += 1;
+                }
             }
         }
         Ok(())
@@ -213,7 +218,9 @@ impl FileAnalyzer {
                 let all = self.unanalysed.entry(ended.socket).or_default();
                 *all = unanalysed.max(*all);
             }
-            WorkerEnd::Lost => self.is_lost = true,
+            WorkerEnd::Lost => {
+                self.lost.insert(ended.socket);
+            }
             WorkerEnd::Stopped => {}
         }
     }
@@ -239,7 +246,7 @@ impl FileAnalyzer {
     }
 
     fn judge(&self) -> Result<(), Failure> {
-        if self.is_lost {
+        if self.lost.len() > self.successors {
             return Err(anyhow!(
                 "the connection to a process that moves files was lost: files written from now on are moved \
                  without an analysis"

@@ -1,6 +1,6 @@
 //! `weir drain`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufReader, ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -68,8 +68,8 @@ pub fn ask(args: &DrainArgs, config: &Config, env: &Environment) -> Result<(), F
     let until = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut replies = Vec::new();
     let mut asked = BTreeSet::new();
-    let mut waiting = sockets(&run_dir).context("the run directory")?;
-    while let Some(socket) = waiting.pop() {
+    let mut waiting: VecDeque<_> = sockets(&run_dir).context("the run directory")?.into();
+    while let Some(socket) = waiting.pop_front() {
         asked.insert(socket.clone());
         let stream = match UnixStream::connect(&socket) {
             Ok(stream) => stream,
@@ -131,7 +131,10 @@ fn talk(
     request: &DrainRequest,
     until: Option<Instant>,
 ) -> Result<Option<DrainReply>, Failure> {
-    send(stream, request).context("asking the drain")?;
+    match send(stream, request) {
+        Err(error) if is_end(&error) => return Ok(None),
+        sent => sent.context("asking the drain")?,
+    }
     let mut reader = BufReader::new(stream);
     let bar = progress_bar();
     let mut last = DrainReply::default();

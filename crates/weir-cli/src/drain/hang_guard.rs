@@ -50,13 +50,15 @@ impl HangGuard {
                 stopped.get_or_insert_with(Instant::now);
             }
             // Counted from the end of the command: a target that hung before may recover.
-            let hung = self.watch.time_without_return().min(since.elapsed());
-            let is_stuck = self.limit.is_some_and(|limit| hung >= limit);
-            if is_stuck && stopped.is_none() {
+            let hung = || self.watch.time_without_return().min(since.elapsed());
+            let is_stuck = || self.limit.is_some_and(|limit| hung() >= limit);
+            if is_stuck() && stopped.is_none() {
                 self.succession.hand_over_if_hung(self.limit, name_calls);
             }
             let is_stopped =
-                stopped.is_some_and(|stopped| hung.min(stopped.elapsed()) >= STOP_TIME);
+                stopped.is_some_and(|stopped| hung().min(stopped.elapsed()) >= STOP_TIME);
+            // It may have recovered just now.
+            let (is_stuck, hung) = (is_stuck(), hung());
             if is_stuck || is_stopped {
                 self.name_hanging_calls(hung);
                 self.succession.give_up();

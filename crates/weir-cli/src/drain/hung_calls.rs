@@ -85,9 +85,13 @@ impl HungFile {
         seconds_since_1970() - self.left_s
     }
 
-    /// True if the rest time has not passed. A clock that was set back ends it.
+    /// True if the rest time has not passed; in the end it does not pass. A clock that was set back ends it.
     fn is_resting(&self) -> bool {
-        (0.0..self.rest_s).contains(&self.age_s())
+        let rest_s = match self.is_of_end && self.rest_s > 0.0 {
+            true => f64::INFINITY,
+            false => self.rest_s,
+        };
+        (0.0..rest_s).contains(&self.age_s())
     }
 
     /// Notes that the file is locked: if the process has left long ago, its calls do not end with it, so that no rest is
@@ -218,6 +222,14 @@ impl HungCalls {
     pub fn hanging_processes(&self) -> usize {
         self.find_again();
         self.found().keys().filter(|path| is_locked(path)).count()
+    }
+
+    /// The number of processes whose paths are avoided, and of those among them that left after the command had ended.
+    pub fn count_left(&self) -> (usize, usize) {
+        self.find_again();
+        let found = self.found();
+        let of_end = found.values().filter(|file| file.is_of_end).count();
+        (found.len(), of_end)
     }
 
     /// Notes the calls of this process that are under way. The file stays locked while the returned one is open.

@@ -25,7 +25,7 @@ use super::end_time::EndTime;
 use super::hang_guard::HangGuard;
 use super::hung_calls::HungCalls;
 use super::last_analyses;
-use super::orders::{leave, DrainWord, NextStep, OrderInput};
+use super::orders::{begin_to_leave, leave, DrainWord, NextStep, OrderInput};
 use super::rounds::{write_status, Rounds, SharedLimit, TargetDrain};
 use super::server_watch::{is_served_again, watch_server};
 use super::service::{DrainService, DrainedSource};
@@ -44,7 +44,10 @@ const WARNING: Signal = Signal::SIGUSR1;
 /// `weir drain-process`.
 pub fn drain(args: &DrainProcessArgs) -> Result<(), Failure> {
     let drained = drain_all(args);
+    // From now on no other process takes over.
+    let leaving = begin_to_leave();
     if !args.is_successor {
+        std::mem::forget(leaving);
         return drained;
     }
     let code = drained.as_ref().map_or_else(Failure::code, |()| 0);

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_instance::errln;
 use weir_mover::{CallUnderWay, CallWatch};
@@ -31,8 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const LATER_PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time for which a path is avoided after its calls have returned.
 const LONGEST_REST: Duration = Duration::from_secs(3600);
-/// The most processes that hang at the same time.
-const MOST_HANGING: usize = 8;
+/// The most processes whose calls are avoided at the same time.
+const MOST_LEFT: usize = 8;
+/// The most of them after the command has ended: it may be all that a batch system still waits for.
+const MOST_LEFT_AT_END: usize = 2;
+/// The time after which a start of the next process that failed is tried again.
+const RETRY_TIME: Duration = Duration::from_secs(60);
 /// The time within which a target that does not hang as a whole answers.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 /// The time for which this process closes its files.
@@ -61,6 +65,8 @@ pub struct Succession {
     signals: OnceLock<SignalThread>,
     /// The end of a probe of the target that has not returned.
     probe: Mutex<Option<Receiver<()>>>,
+    /// The time of the last start of a next process that failed.
+    failed: Mutex<Option<Instant>>,
 }
 
 impl Succession {
@@ -86,6 +92,7 @@ impl Succession {
             orders: Arc::clone(orders),
             signals: OnceLock::new(),
             probe: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
@@ -102,7 +109,7 @@ impl Succession {
         if calls.iter().all(is_sync) {
             // A sync that takes so long must end some time, though another process begins the file anew.
             longest * 2_u32.saturating_pow(self.generation.min(4))
-        } else if self.hung.hanging_processes() > 0 {
+        } else if self.hung.count_left().0 > 0 {
             longest.min(LATER_PATIENCE)
         } else {
             longest
@@ -117,9 +124,8 @@ impl Succession {
             return;
         }
         let patience = limit.unwrap_or_else(|| self.patience());
-        let is_due = without_return >= patience
-            && self.hung.hanging_processes() < MOST_HANGING
-            && self.does_target_answer();
+        let is_due =
+            without_return >= patience && self.may_hand_over() && self.does_target_answer();
         let _leaving = begin_to_leave();
         if !is_due || !self.watch.close_if_hung(patience) {
             return;
@@ -132,10 +138,20 @@ impl Succession {
         };
         let Err(error) = self.hand_over(rest.min(LONGEST_REST));
         errln!("weir: drain: cannot go on without these: {error}");
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.watch.open();
     }
 
-    /// True if the target as a whole does not hang. Linux may know its own attributes, but no new name in it.
+    fn may_hand_over(&self) -> bool {
+        let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, at_end) = self.hung.count_left();
+        left < MOST_LEFT
+            && at_end < MOST_LEFT_AT_END
+            && failed.is_none_or(|failed| failed.elapsed() >= RETRY_TIME)
+    }
+
+    /// True if the target as a whole does not hang. Linux may know its attributes, but no new name in it; if a call that
+    /// changes names in it hangs, Linux looks for no name there.
     fn does_target_answer(&self) -> bool {
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         let hangs = |probe: &Receiver<()>| probe.try_recv() == Err(TryRecvError::Empty);
@@ -144,9 +160,17 @@ impl Succession {
         }
         let (done, answered) = channel();
         let name = format!(".weir-{:x}", RandomState::new().hash_one(0));
-        let name = self.target.join(name);
+        let target = self.target.clone();
+        let is_locked = |call: &CallUnderWay| {
+            let mut paths = call.paths();
+            call.changes_names && paths.any(|path| path.parent() == Some(&target))
+        };
+        let is_locked = self.watch.calls_under_way().iter().any(is_locked);
         std::thread::spawn(move || {
-            let _ = name.symlink_metadata();
+            match is_locked {
+                true => drop(rustix::fs::statvfs(&target)),
+                false => drop(target.join(name).symlink_metadata()),
+            }
             let _ = done.send(());
         });
         let is_answered = answered.recv_timeout(PROBE_TIME).is_ok();

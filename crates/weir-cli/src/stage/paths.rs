@@ -136,8 +136,16 @@ impl ElevatedPairs<'_> {
     /// source may be a pattern; `filter` chooses among the paths that it leads to.
     pub fn check(&self, source: &Path, filter: &PathFilter) -> Result<(), Failure> {
         let literal = literal_part(source);
-        let real = find_real_path(&literal);
         let pattern = source.strip_prefix(&literal).unwrap_or(Path::new(""));
+        let mut ends = [&b"/"[..], b"/."].into_iter();
+        let is_entered = ends.any(|end| source.as_os_str().as_bytes().ends_with(end));
+        // A link is moved as a link, unless a slash follows it.
+        let real = match (literal.parent(), literal.file_name()) {
+            (Some(dir), Some(name)) if !is_entered && pattern.as_os_str().is_empty() => {
+                find_real_path(dir).join(name)
+            }
+            _ => find_real_path(&literal),
+        };
         let matches = match pattern.to_str() {
             None | Some("") => PathFilter::default(),
             // What it means is refused elsewhere if it is no pattern.

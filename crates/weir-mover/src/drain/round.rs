@@ -314,14 +314,7 @@ impl<S: FileTree, T: FileTree> Drain<'_, S, T> {
         path: &Path,
         version: &FileVersion,
     ) -> Option<PendingState> {
-        let (source, target) = (self.from.join(path), self.at_target(path));
-        // A mover does not know that a path is avoided.
-        if let Err(error) = self.to.tree.check_avoided(&target) {
-            round.closed.insert(path, version);
-            return Some(PendingState::failed(&MoveError::io("moving", &target)(
-                error,
-            )));
-        }
+        let source = self.from.join(path);
         let state = match self.from.tree.write_state(&source) {
             Ok(WriteState::Open) => PendingState::Open,
             Ok(WriteState::Hidden) => PendingState::Unlaminated,
