@@ -124,8 +124,9 @@ impl Succession {
             return;
         }
         let patience = limit.unwrap_or_else(|| self.patience());
-        let is_due =
-            without_return >= patience && self.may_hand_over() && self.does_target_answer();
+        let is_due = without_return >= patience
+            && self.may_hand_over(limit.is_some())
+            && self.does_target_answer();
         let _leaving = begin_to_leave();
         if !is_due || !self.watch.close_if_hung(patience) {
             return;
@@ -142,11 +143,11 @@ impl Succession {
         self.watch.open();
     }
 
-    fn may_hand_over(&self) -> bool {
+    fn may_hand_over(&self, is_at_end: bool) -> bool {
         let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at_end) = self.hung.count_left();
         left < MOST_LEFT
-            && at_end < MOST_LEFT_AT_END
+            && (!is_at_end || at_end < MOST_LEFT_AT_END)
             && failed.is_none_or(|failed| failed.elapsed() >= RETRY_TIME)
     }
 
