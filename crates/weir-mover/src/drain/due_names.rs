@@ -175,6 +175,9 @@ impl DueChanges {
             // Programs may have renamed the directory before they removed something. The changes of the next walk wait for
             // its files.
             self.held_removals += 1;
+        } else if target.awaits_later_walk(later, now) && self.held_removals < MOST_HELD {
+            // The next walk's changes give the directory its name; then it has seen these removals, too.
+            self.held_removals += 1;
         } else if target.relocated.awaits_name(later, now) {
             // They may have renamed this directory before the removal, too.
             self.names = Some(due);

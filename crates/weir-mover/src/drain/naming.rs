@@ -57,6 +57,19 @@ impl<F> TargetState<F> {
         }
     }
 
+    /// True if a directory that two walks saw does not get its name by the changes of the first one: what had this name on the
+    /// target was there still in that walk, since programs gave the name to the directory before, and again later.
+    pub(super) fn awaits_later_walk(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
+        let mut seen = self.relocated.seen_unnamed(then, now);
+        seen.any(|path| match self.relocated.find_occupant(path) {
+            Occupant::Retired(old) => {
+                let retired = self.moved.get(&old);
+                !retired.is_some_and(|node| node.walk <= then.walk)
+            }
+            Occupant::None | Occupant::Relocated(_) => false,
+        })
+    }
+
     /// The directories that can get their names, except those whose old names are still destinations of links on the
     /// target.
     fn ready_directories(

@@ -200,8 +200,17 @@ impl<F> RelocatedDirectories<F> {
 
     /// True if two walks saw a directory with a name that it has not got yet.
     pub fn awaits_name(&self, then: &TreeSnapshot, now: &TreeSnapshot) -> bool {
-        let mut unnamed = self.iter().filter(|(_, one)| !one.is_retired());
-        unnamed.any(|(path, one)| {
+        self.seen_unnamed(then, now).next().is_some()
+    }
+
+    /// The names that directories have not got yet, with which two walks saw them.
+    pub fn seen_unnamed<'a>(
+        &'a self,
+        then: &'a TreeSnapshot,
+        now: &'a TreeSnapshot,
+    ) -> impl Iterator<Item = &'a PathBuf> {
+        let unnamed = self.iter().filter(|(_, one)| !one.is_retired());
+        let seen = unnamed.filter(move |(path, one)| {
             let is_seen = |walk: &TreeSnapshot| {
                 let seen = walk
                     .get(path)
@@ -209,7 +218,8 @@ impl<F> RelocatedDirectories<F> {
                 seen.map(|seen| seen.version.inode()) == one.inode
             };
             is_seen(then) && is_seen(now)
-        })
+        });
+        seen.map(|(path, _)| path)
     }
 
     /// True if an old link of the target leads to the directory, or to the present holder of its name.
