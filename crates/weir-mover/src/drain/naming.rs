@@ -64,7 +64,7 @@ impl<F> TargetState<F> {
         seen.any(|path| match self.relocated.find_occupant(path) {
             Occupant::Retired(old) => {
                 let retired = self.moved.get(&old);
-                !retired.is_some_and(|node| node.walk <= then.walk)
+                retired.is_none_or(|node| node.walk > then.walk)
             }
             Occupant::None | Occupant::Relocated(_) => false,
         })
