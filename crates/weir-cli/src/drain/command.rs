@@ -185,7 +185,7 @@ fn talk(
 fn is_end(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
     )
 }
 
