@@ -141,7 +141,7 @@ fn a_stage_takes_what_programs_see_or_nothing() {
     for source in ["e/sub", "e/s*", "link/sub/*"] {
         room.ok(&stage(source));
     }
-    // What is left out does not count.
+    // Files that --skip leaves out do not count.
     // A link is moved as a link.
     tree.make_symlink(Path::new("new"), Path::new("/latest"))
         .unwrap();

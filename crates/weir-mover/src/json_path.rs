@@ -136,6 +136,7 @@ path_key!(log, "log_bytes");
 path_key!(list skipped, "skipped_bytes");
 path_key!(list not_emptied, "not_emptied_bytes");
 path_key!(list not_reached, "not_reached_bytes");
+path_key!(list others, "others_bytes");
 
 #[cfg(test)]
 mod tests {

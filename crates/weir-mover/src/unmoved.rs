@@ -187,7 +187,7 @@ mod tests {
         };
         same_time("d/a");
         fs::write(target.join("d/other"), "of the target alone").unwrap();
-        // Both directories are those of programs, who have removed the name.
+        // Programs have made both directories, and have removed the name.
         for path in ["", "d", "d/other"] {
             assert_eq!(find(path), Some("d/other".into()), "{path}");
         }

@@ -61,12 +61,14 @@ impl PendingCall {
 }
 
 /// A call that is under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallUnderWay {
     /// The call, with its path.
+    #[serde(flatten)]
     pub call: SlowCall,
-    /// The other path that it is for.
-    pub other: Option<PathBuf>,
+    /// The other paths that it is for: one at most.
+    #[serde(flatten, with = "crate::json_path::others")]
+    pub others: Vec<PathBuf>,
     /// It makes, changes or removes names. Linux holds up other such calls in the same directory meanwhile.
     pub changes_names: bool,
 }
@@ -74,7 +76,7 @@ pub struct CallUnderWay {
 impl CallUnderWay {
     /// The paths that it is for.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        std::iter::once(&self.call.path).chain(&self.other)
+        std::iter::once(&self.call.path).chain(&self.others)
     }
 }
 
@@ -136,7 +138,7 @@ impl CallWatch {
         let calls = self.calls();
         let under_way = |call: &PendingCall| CallUnderWay {
             call: call.slow_call(),
-            other: call.other.clone(),
+            others: call.other.iter().cloned().collect(),
             changes_names: call.changes_names,
         };
         calls.pending.values().map(under_way).collect()
@@ -565,7 +567,7 @@ mod tests {
                 path: path.to_owned(),
                 seconds: 0.0,
             },
-            other: None,
+            others: Vec::new(),
             changes_names,
         }
     }
@@ -615,7 +617,7 @@ mod tests {
         set(&[hung_call(dir, false), hung_call(Path::new("/pfs/f"), false)]);
         assert!(!avoided.has(Path::new("/pfs/x")));
         let mut renamed = hung_call(dir, true);
-        renamed.other = Some("/pfs/part".into());
+        renamed.others = vec!["/pfs/part".into()];
         set(&[renamed]);
         assert!(!avoided.has(Path::new("/pfs/x")));
     }

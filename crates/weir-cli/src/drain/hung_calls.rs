@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,38 +46,7 @@ struct HungFile {
     rest_s: f64,
     /// The command had ended.
     is_of_end: bool,
-    calls: Vec<HungCall>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HungCall {
-    #[serde(flatten)]
-    call: SlowCall,
-    /// The bytes of the other path that it is for.
-    other: Option<Vec<u8>>,
-    changes_names: bool,
-}
-
-impl From<CallUnderWay> for HungCall {
-    fn from(under_way: CallUnderWay) -> HungCall {
-        let other = under_way.other.map(|path| path.into_os_string().into_vec());
-        HungCall {
-            call: under_way.call,
-            other,
-            changes_names: under_way.changes_names,
-        }
-    }
-}
-
-impl From<&HungCall> for CallUnderWay {
-    fn from(hung: &HungCall) -> CallUnderWay {
-        let other = hung.other.clone();
-        CallUnderWay {
-            call: hung.call.clone(),
-            other: other.map(|path| OsString::from_vec(path).into()),
-            changes_names: hung.changes_names,
-        }
-    }
+    calls: Vec<CallUnderWay>,
 }
 
 impl HungFile {
@@ -168,7 +137,7 @@ impl HungCalls {
             if is_locked {
                 file.note_lock();
             }
-            let is_below = |hung: &HungCall| hung.call.path.starts_with(&self.target);
+            let is_below = |hung: &CallUnderWay| hung.call.path.starts_with(&self.target);
             let is_own = file.calls.iter().any(is_below);
             let is_resting = file.is_resting() && (self.has_rests || !is_own);
             if !is_locked && !is_resting {
@@ -178,10 +147,8 @@ impl HungCalls {
             }
         }
         let hung = found.values().flat_map(|file| &file.calls);
-        let hung = hung.map(|hung| (CallUnderWay::from(hung), in_words_slow(&hung.call)));
-        let hung: Vec<_> = hung.collect();
         self.avoided
-            .set(hung.iter().map(|(call, reason)| (call, reason.clone())));
+            .set(hung.map(|hung| (hung, in_words_slow(&hung.call))));
         *known = found;
         !known.is_empty()
     }
@@ -235,12 +202,11 @@ impl HungCalls {
     /// Notes the calls of this process that are under way. The file stays locked while the returned one is open.
     /// `is_of_end`: the command has ended.
     pub fn note(&self, watch: &CallWatch, rest: Duration, is_of_end: bool) -> io::Result<File> {
-        let calls = watch.calls_under_way().into_iter();
         let noted = HungFile {
             left_s: seconds_since_1970(),
             rest_s: rest.as_secs_f64(),
             is_of_end,
-            calls: calls.map(HungCall::from).collect(),
+            calls: watch.calls_under_way(),
         };
         // Locked before it has its name, so that nobody finds it without the lock.
         let part = self.run_dir.join(format!(".{NAME}{}", std::process::id()));
@@ -287,6 +253,8 @@ fn seconds_since_1970() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
     use weir_mover::tree::FileTree as _;
     use weir_mover::{DirectoryTree, WatchedTree};
@@ -305,13 +273,13 @@ mod tests {
             left_s: seconds_since_1970(),
             rest_s: 0.0,
             is_of_end: true,
-            calls: vec![HungCall {
+            calls: vec![CallUnderWay {
                 call: SlowCall {
                     step: "writing".to_owned(),
                     path: file.clone(),
                     seconds: 1.0,
                 },
-                other: None,
+                others: vec![OsString::from_vec(b"/\xff".to_vec()).into()],
                 changes_names: false,
             }],
         };
@@ -324,6 +292,8 @@ mod tests {
         let hung = HungCalls::avoid(dir.path(), dir.path(), tree.avoided(), true).unwrap();
         assert_eq!(hung.hanging_processes(), 1);
         assert!(tree.look_up(&file).is_err());
+        let other: PathBuf = OsString::from_vec(b"/\xff".to_vec()).into();
+        assert!(hung.avoids(&other) && !hung.avoids(Path::new("/x")));
         // Another drain has nothing to do with it.
         let elsewhere =
             HungCalls::avoid(dir.path(), Path::new("/pfs"), left.avoided(), true).unwrap();

@@ -148,7 +148,7 @@ impl ElevatedPairs<'_> {
         };
         let matches = match pattern.to_str() {
             None | Some("") => PathFilter::default(),
-            // What it means is refused elsewhere if it is no pattern.
+            // The stage itself refuses a pattern that cannot be parsed.
             Some(pattern) => PathFilter::new(&[format!("/{pattern}")], &[]).unwrap_or_default(),
         };
         for (dir, pair) in &self.pairs {
