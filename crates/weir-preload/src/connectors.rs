@@ -339,6 +339,26 @@ unsafe extern "C" fn fill_and_jump() {
     );
 }
 
+/// The record of a name, and its slot: see [`fill_and_jump`].
+macro_rules! record {
+    ($name:expr) => {
+        concat!(
+            "3:\n",
+            ".long 4f - .\n",
+            ".byte {kind}\n",
+            ".asciz \"",
+            $name,
+            "\"\n",
+            ".pushsection connector_slots, \"aw\", @nobits\n",
+            ".balign 8\n",
+            "4:\n",
+            ".zero 8\n",
+            ".popsection"
+        )
+    };
+}
+use record;
+
 /// Declares the function of a name, with its kind.
 ///
 /// The record follows the code, so that it needs no relocation. The slots have a section of their own, which the linker puts behind
@@ -359,15 +379,7 @@ macro_rules! wrapped {
                     "2:",
                     "lea r11, [rip + 3f]",
                     "jmp {fill_and_jump}",
-                    "3:",
-                    ".long 4f - .",
-                    ".byte {kind}",
-                    concat!(".asciz \"", $name, "\""),
-                    ".pushsection connector_slots, \"aw\", @nobits",
-                    ".balign 8",
-                    "4:",
-                    ".zero 8",
-                    ".popsection",
+                    $crate::connectors::record!($name),
                     kind = const $crate::connectors::NameKind::$kind as u8,
                     fill_and_jump = sym $crate::connectors::fill_and_jump,
                 );
@@ -381,15 +393,7 @@ macro_rules! wrapped {
                     "2:",
                     "adr x17, 3f",
                     "b {fill_and_jump}",
-                    "3:",
-                    ".long 4f - .",
-                    ".byte {kind}",
-                    concat!(".asciz \"", $name, "\""),
-                    ".pushsection connector_slots, \"aw\", @nobits",
-                    ".balign 8",
-                    "4:",
-                    ".zero 8",
-                    ".popsection",
+                    $crate::connectors::record!($name),
                     kind = const $crate::connectors::NameKind::$kind as u8,
                     fill_and_jump = sym $crate::connectors::fill_and_jump,
                 );
