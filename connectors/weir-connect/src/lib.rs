@@ -8,6 +8,8 @@
 //! | --- | --- |
 //! | `symbols` | functions and variables of other libraries, by name |
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
+//! | `node_memory` | memory that the processes of a node share, and agree by |
+//! | `peers` | the processes that have a file open together, and what they agree on |
 //! | `datatypes` | the construction of a datatype |
 //! | `place` | files that live in weir |
 //! | `bugs` | failed assertions of our own, which end a call and not the program |
@@ -26,6 +28,8 @@ macro_rules! complain {
 pub mod bugs;
 pub mod datatypes;
 pub mod mpi;
+pub mod node_memory;
+pub mod peers;
 pub mod place;
 pub mod symbols;
 

@@ -6,6 +6,7 @@
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr::NonNull;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use crate::bugs::contain;
@@ -29,6 +30,7 @@ const INTERNAL: [c_int; 2] = [16, 17];
 /// The predefined handles of MPICH's ABI (mpich.org/abi).
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
+    comm_self: 0x4400_0001,
     info_null: 0x1c00_0000,
     long_long: 0x4c00_0809,
     max: 0x5800_0001,
@@ -39,6 +41,9 @@ const STATUS_IGNORE: [usize; 2] = [1, 0];
 const SHARED: [c_int; 2] = [1, 0];
 /// The most numbers of one reduction.
 const REDUCED_AT_ONCE: usize = 1 << 20;
+/// The highest tag that every MPI has (MPI 4.0, section 9.1.2), and how many from there down are probed for in turn.
+const LAST_TAG: c_int = 32_767;
+const PROBED_TAGS: u32 = 4;
 /// The longest value of a hint that is read, bytes.
 const HINT_BYTES: usize = 63;
 
@@ -55,6 +60,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug)]
 struct Constants {
     comm_null: MpiHandle,
+    comm_self: MpiHandle,
     info_null: MpiHandle,
     long_long: MpiHandle,
     max: MpiHandle,
@@ -68,15 +74,6 @@ type MpiSplit = unsafe extern "C" fn(MpiHandle, c_int, c_int, MpiHandle, *mut Mp
 type MpiSetHint = unsafe extern "C" fn(MpiHandle, *const c_char, *const c_char) -> c_int;
 type MpiGetHint =
     unsafe extern "C" fn(MpiHandle, *const c_char, c_int, *mut c_char, *mut c_int) -> c_int;
-type MpiAllreduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    c_int,
-    MpiHandle,
-    MpiHandle,
-    MpiHandle,
-) -> c_int;
-
 type MpiBeginAllreduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -87,6 +84,7 @@ type MpiBeginAllreduce = unsafe extern "C" fn(
     *mut MpiHandle,
 ) -> c_int;
 type MpiTest = unsafe extern "C" fn(*mut MpiHandle, *mut c_int, *mut c_void) -> c_int;
+type MpiProbe = unsafe extern "C" fn(c_int, c_int, MpiHandle, *mut c_int, *mut c_void) -> c_int;
 
 /// The functions of an MPI that connectors call, all from the profiling interface (`PMPI_`).
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +97,9 @@ pub struct Mpi {
     info_free: MpiFree,
     info_set: MpiSetHint,
     info_get: MpiGetHint,
-    allreduce: MpiAllreduce,
     iallreduce: MpiBeginAllreduce,
     test: MpiTest,
+    iprobe: MpiProbe,
     comm_dup: MpiDup,
     comm_free: MpiFree,
     comm_rank: MpiNumber,
@@ -132,6 +130,7 @@ impl Mpi {
             false => MPICH_CONSTANTS,
             true => Constants {
                 comm_null: openmpi(c"ompi_mpi_comm_null")?,
+                comm_self: openmpi(c"ompi_mpi_comm_self")?,
                 info_null: openmpi(c"ompi_mpi_info_null")?,
                 long_long: openmpi(c"ompi_mpi_long_long_int")?,
                 max: openmpi(c"ompi_mpi_op_max")?,
@@ -147,9 +146,9 @@ impl Mpi {
                 info_free: function(c"PMPI_Info_free")?,
                 info_set: function(c"PMPI_Info_set")?,
                 info_get: function(c"PMPI_Info_get")?,
-                allreduce: function(c"PMPI_Allreduce")?,
                 iallreduce: function(c"PMPI_Iallreduce")?,
                 test: function(c"PMPI_Test")?,
+                iprobe: function(c"PMPI_Iprobe")?,
                 comm_dup: function(c"PMPI_Comm_dup")?,
                 comm_free: function(c"PMPI_Comm_free")?,
                 comm_rank: function(c"PMPI_Comm_rank")?,
@@ -207,24 +206,95 @@ impl Mpi {
     ///
     /// A valid communicator, and lists of the same length in all of its processes.
     unsafe fn reduce_to_highest(&self, comm: MpiHandle, mine: &[i64], all: &mut [i64]) -> bool {
-        let Constants { long_long, max, .. } = self.constants;
         let pieces = mine.chunks(REDUCED_AT_ONCE);
         let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
         pairs.all(|(mine, all)| {
             let count = c_int::try_from(mine.len()).expect("at most those at once");
-            // SAFETY: both lists have `count` numbers of type `long long`; the caller owes a valid communicator.
-            let code = unsafe {
-                (self.allreduce)(
-                    mine.as_ptr().cast(),
-                    all.as_mut_ptr().cast(),
-                    count,
-                    long_long,
-                    max,
-                    comm,
-                )
+            let (sent, mut received) = (mine.to_vec(), vec![0; mine.len()]);
+            // SAFETY: both lists have `count` numbers, and live until the wait has ended; the caller owes a valid communicator.
+            let request =
+                unsafe { self.begin_reduction(comm, sent.as_ptr(), received.as_mut_ptr(), count) };
+            let Some(mut request) = request else {
+                return false;
             };
-            code == SUCCESS
+            if !self.wait_for(&mut request) {
+                // MPI may still use them.
+                std::mem::forget((sent, received));
+                return false;
+            }
+            all.copy_from_slice(&received);
+            true
         })
+    }
+
+    /// Begins a reduction to the highest of each number. `None`: MPI failed.
+    ///
+    /// # Safety
+    ///
+    /// A valid communicator. Both lists have `count` numbers, which nobody else uses until MPI is done.
+    unsafe fn begin_reduction(
+        &self,
+        comm: MpiHandle,
+        mine: *const i64,
+        all: *mut i64,
+        count: c_int,
+    ) -> Option<MpiHandle> {
+        let mut request: MpiHandle = 0;
+        let Constants { long_long, max, .. } = self.constants;
+        // SAFETY: lists of `count` numbers of type `long long`, which live until MPI is done, and a valid communicator, by the
+        // caller; room for a handle.
+        let code = unsafe {
+            (self.iallreduce)(
+                mine.cast(),
+                all.cast(),
+                count,
+                long_long,
+                max,
+                comm,
+                &raw mut request,
+            )
+        };
+        (code == SUCCESS).then_some(request)
+    }
+
+    /// Waits for a request; false: MPI failed. It yields the processor, since MPICH's wait polls without: where processes share cores,
+    /// it keeps the others from what it waits for until its time slice ends.
+    fn wait_for(&self, request: &mut MpiHandle) -> bool {
+        let mut is_done = 0;
+        loop {
+            // SAFETY: the request is pending, and the status is the one to be ignored; room for a flag.
+            let code =
+                unsafe { (self.test)(&raw mut *request, &raw mut is_done, self.no_status()) };
+            if code != SUCCESS || is_done != 0 {
+                return code == SUCCESS;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn no_status(&self) -> *mut c_void {
+        STATUS_IGNORE[usize::from(self.is_openmpi)] as *mut c_void
+    }
+
+    /// For a wait outside of MPI: lets MPI deal with messages, which another process may need before it does what is waited for, and
+    /// yields the processor.
+    pub fn pause(&self) {
+        // A probe that finds a message may return at once. A program hardly sends itself several with these tags.
+        static TURN: AtomicU32 = AtomicU32::new(0);
+        let turn = TURN.fetch_add(1, Ordering::Relaxed) % PROBED_TAGS;
+        let tag = LAST_TAG - turn.cast_signed();
+        let mut is_found = 0;
+        // SAFETY: a predefined communicator, of which this is process 0, a valid tag, and room for a flag.
+        unsafe {
+            (self.iprobe)(
+                0,
+                tag,
+                self.constants.comm_self,
+                &raw mut is_found,
+                self.no_status(),
+            )
+        };
+        std::thread::yield_now();
     }
 
     /// This process's rank in a communicator. `None`: MPI failed, and has called its error handler.
@@ -233,10 +303,18 @@ impl Mpi {
     ///
     /// A valid communicator.
     pub unsafe fn rank(&self, comm: MpiHandle) -> Option<u32> {
-        let mut rank: c_int = -1;
-        // SAFETY: room for a number; the caller vouches for the communicator.
-        let code = unsafe { (self.comm_rank)(comm, &raw mut rank) };
-        u32::try_from(rank).ok().filter(|_| code == SUCCESS)
+        // SAFETY: the caller vouches for the communicator.
+        unsafe { number_of(self.comm_rank, comm) }
+    }
+
+    /// The number of processes of a communicator. `None`: as for [`Mpi::rank`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Mpi::rank`].
+    pub unsafe fn size(&self, comm: MpiHandle) -> Option<u32> {
+        // SAFETY: the caller vouches for the communicator.
+        unsafe { number_of(self.comm_size, comm) }
     }
 
     /// The value of a hint of an info object; `None`: it has none.
@@ -309,6 +387,18 @@ impl Mpi {
     }
 }
 
+/// The number that one of MPI's functions has for a communicator.
+///
+/// # Safety
+///
+/// A valid communicator.
+unsafe fn number_of(get: MpiNumber, comm: MpiHandle) -> Option<u32> {
+    let mut number: c_int = -1;
+    // SAFETY: room for a number; the caller vouches for the communicator.
+    let code = unsafe { get(comm, &raw mut number) };
+    u32::try_from(number).ok().filter(|_| code == SUCCESS)
+}
+
 /// The memory of a reduction.
 #[derive(Debug)]
 struct ReducedNumber {
@@ -326,6 +416,8 @@ pub struct PendingHighest {
 
 // SAFETY: only MPI uses the numbers until `end_highest`, which takes this by value.
 unsafe impl Send for PendingHighest {}
+// SAFETY: a shared reference gives no access to them.
+unsafe impl Sync for PendingHighest {}
 
 /// A communicator of our own, whose messages never mix with the program's.
 #[derive(Debug)]
@@ -365,82 +457,21 @@ impl Communicator {
         if code != SUCCESS {
             return None;
         }
-        let (mut rank, mut size) = (0, 0);
-        // SAFETY: the communicator was just made; room for a number each.
-        unsafe {
-            (mpi.comm_rank)(comm, &raw mut rank);
-            (mpi.comm_size)(comm, &raw mut size);
-        }
+        // SAFETY: the communicator was just made.
+        let (rank, size) = unsafe { (mpi.rank(comm)?, mpi.size(comm)?) };
         Some(Communicator {
             mpi,
             comm,
-            rank: u32::try_from(rank).ok()?,
-            size: u32::try_from(size).ok()?,
+            rank,
+            size,
         })
     }
 
-    /// The highest of each number over all processes, which must all call this. `None`: as for [`Mpi::highest`].
-    pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
-        let mut all = [0; N];
-        self.reduce_to_highest(&mine, &mut all).then_some(all)
-    }
-
-    /// The same for a list, of the same length in all processes.
-    pub fn highest_of(&self, mine: &[i64]) -> Option<Vec<i64>> {
-        let mut all = vec![0; mine.len()];
-        self.reduce_to_highest(mine, &mut all).then_some(all)
-    }
-
-    /// The same for two lists of equal length. False: MPI failed.
-    fn reduce_to_highest(&self, mine: &[i64], all: &mut [i64]) -> bool {
-        let pieces = mine.chunks(REDUCED_AT_ONCE);
-        let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
-        pairs.all(|(mine, all)| {
-            let count = c_int::try_from(mine.len()).expect("at most those at once");
-            let (sent, mut received) = (mine.to_vec(), vec![0; mine.len()]);
-            // SAFETY: both lists have `count` numbers, and live until the wait has ended.
-            let request =
-                unsafe { self.begin_reduction(sent.as_ptr(), received.as_mut_ptr(), count) };
-            let Some(mut request) = request else {
-                return false;
-            };
-            if !self.wait_for(&mut request) {
-                // MPI may still use them.
-                std::mem::forget((sent, received));
-                return false;
-            }
-            all.copy_from_slice(&received);
-            true
-        })
-    }
-
-    /// Begins a reduction to the highest of each number. `None`: MPI failed.
-    ///
-    /// # Safety
-    ///
-    /// Both lists have `count` numbers, which nobody else uses until MPI is done.
-    unsafe fn begin_reduction(
-        &self,
-        mine: *const i64,
-        all: *mut i64,
-        count: c_int,
-    ) -> Option<MpiHandle> {
-        let mut request: MpiHandle = 0;
-        let Constants { long_long, max, .. } = self.mpi.constants;
-        // SAFETY: lists of `count` numbers of type `long long`, which live until MPI is done, by the caller. The communicator is
-        // ours; room for a handle.
-        let code = unsafe {
-            (self.mpi.iallreduce)(
-                mine.cast(),
-                all.cast(),
-                count,
-                long_long,
-                max,
-                self.comm,
-                &raw mut request,
-            )
-        };
-        (code == SUCCESS).then_some(request)
+    /// Reduces a list to the highest of each number over all processes, which must all call this with lists of the same length.
+    /// False: MPI failed, and has called its error handler.
+    pub fn reduce_to_highest(&self, mine: &[i64], all: &mut [i64]) -> bool {
+        // SAFETY: the communicator is ours, and all its processes call this.
+        unsafe { self.mpi.reduce_to_highest(self.comm, mine, all) }
     }
 
     /// Begins a reduction to the highest number over all processes; does not wait for it. All processes must call this, in the same
@@ -452,32 +483,19 @@ impl Communicator {
         })));
         let at = numbers.as_ptr();
         // SAFETY: each pointer is to one number, which lives until MPI is done: only `end_highest` frees them, after the wait.
-        let request =
-            unsafe { self.begin_reduction(&raw const (*at).mine, &raw mut (*at).highest, 1) }?;
+        let request = unsafe {
+            let (mine, highest) = (&raw const (*at).mine, &raw mut (*at).highest);
+            self.mpi.begin_reduction(self.comm, mine, highest, 1)
+        }?;
         Some(PendingHighest { numbers, request })
     }
 
     /// Waits until all processes have begun it. `None`: MPI failed.
     pub fn end_highest(&self, mut pending: PendingHighest) -> Option<i64> {
-        self.wait_for(&mut pending.request).then_some(())?;
+        self.mpi.wait_for(&mut pending.request).then_some(())?;
         // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
         let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
         Some(numbers.highest)
-    }
-
-    /// Waits for a request; false: MPI failed. It yields the processor, since MPICH's wait polls without: where processes share cores,
-    /// it keeps the others from what it waits for until its time slice ends.
-    fn wait_for(&self, request: &mut MpiHandle) -> bool {
-        let ignored = STATUS_IGNORE[usize::from(self.mpi.is_openmpi)] as *mut c_void;
-        let mut is_done = 0;
-        loop {
-            // SAFETY: the request is pending, and the status is the one to be ignored; room for a flag.
-            let code = unsafe { (self.mpi.test)(&raw mut *request, &raw mut is_done, ignored) };
-            if code != SUCCESS || is_done != 0 {
-                return code == SUCCESS;
-            }
-            std::thread::yield_now();
-        }
     }
 
     /// Frees it. All processes must call this, before MPI_Finalize.

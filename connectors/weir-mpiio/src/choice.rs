@@ -2,7 +2,8 @@
 
 use core::ffi::{c_int, CStr};
 
-use weir_connect::mpi::{Communicator, Mpi, MpiHandle};
+use weir_connect::mpi::{Mpi, MpiHandle};
+use weir_connect::peers::{Peers, PeersOffer};
 use weir_connect::place;
 
 use crate::atomic;
@@ -13,8 +14,8 @@ use crate::mpi::{MpiIo, CREATE};
 #[derive(Debug)]
 pub struct OpenChoice {
     calls: ChangedCalls,
-    /// A copy of the communicator, if it has several processes. Made before the open, which may fail in only some of them.
-    comm: Option<Communicator>,
+    /// The processes, which agree before the open: that may fail in only some of them.
+    peers: Option<Peers>,
     /// The info object for the open, if it is not the caller's.
     info: Option<MpiHandle>,
 }
@@ -34,7 +35,7 @@ impl OpenChoice {
     ) -> OpenChoice {
         let none = OpenChoice {
             calls: ChangedCalls::default(),
-            comm: None,
+            peers: None,
             info: None,
         };
         if mpi.is_null_comm(comm) {
@@ -50,15 +51,24 @@ impl OpenChoice {
                 true => ChangedCalls::wanted(mpi, info),
                 false => ChangedCalls::default(),
             };
-            let [writes, reads] = mpi.all_agree(comm, [wanted.writes, wanted.reads]);
+            let Some(offer) = PeersOffer::make(mpi, comm, wanted.writes || wanted.reads) else {
+                return none;
+            };
+            let [place, token] = offer.numbers();
+            let dissents = [wanted.writes, wanted.reads].map(|agrees| i64::from(!agrees));
+            let mine = [dissents[0], dissents[1], place, token];
+            let Some([writes, reads, place, token]) = mpi.highest(comm, mine) else {
+                return none;
+            };
+            let (writes, reads) = (writes == 0, reads == 0);
             if !writes && !reads {
                 return none;
             }
             let mut calls = ChangedCalls::new(writes, reads);
             calls.keep_hints(mpi, info, &[]);
             let info = mpi.with_hints(info, &calls.hints());
-            let comm = Communicator::copy(mpi, comm).and_then(keep_if_shared);
-            OpenChoice { calls, comm, info }
+            let peers = offer.accept(mpi, comm, [place, token]);
+            OpenChoice { calls, peers, info }
         }
     }
 
@@ -80,31 +90,22 @@ impl OpenChoice {
             return;
         }
         match place::lives_in_weir(path) {
-            true => files::note(file, self.calls, self.comm.take()),
+            true => files::note(file, self.calls, self.peers.take()),
             // SAFETY: the file is open, and all its processes call this, by the caller.
             false => unsafe { mpi.give_hints(file, &self.calls.usual_hints()) },
         }
     }
 
-    /// Frees the info object, which MPI no longer needs, and the communicator, if no file has it.
+    /// Frees the info object, which MPI no longer needs, and the group of processes, if no file has it.
     pub fn free(self, mpi: &Mpi) {
-        if let Some(comm) = self.comm {
-            comm.free();
+        if let Some(peers) = self.peers {
+            peers.free();
         }
         if let Some(info) = self.info {
             // SAFETY: it is ours, and only the open has used it.
             unsafe { mpi.free_info(info) };
         }
     }
-}
-
-/// Frees a communicator of a single process, which has nobody to wait for.
-fn keep_if_shared(comm: Communicator) -> Option<Communicator> {
-    if comm.size > 1 {
-        return Some(comm);
-    }
-    comm.free();
-    None
 }
 
 /// Forgets a file that is closed.

@@ -9,7 +9,8 @@ use core::ffi::CStr;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use weir_connect::mpi::{Communicator, Direction, Mpi, MpiHandle};
+use weir_connect::mpi::{Direction, Mpi, MpiHandle};
+use weir_connect::peers::Peers;
 
 /// ROMIO's hints for data sieving. The hints that turn off the exchange are not used: without it, ROMIO's calls with a shared
 /// pointer mix data (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
@@ -48,8 +49,8 @@ struct ChangedFile {
 /// The collective calls that a file has seen.
 #[derive(Debug)]
 struct CallOrder {
-    /// A copy of the file's communicator; `None`: MPI had none for us, or this process is alone.
-    comm: Option<Communicator>,
+    /// The processes that have the file open; `None`: MPI had no communicator for us.
+    peers: Option<Peers>,
     /// The direction of the last call.
     last: Mutex<Option<Direction>>,
 }
@@ -61,9 +62,9 @@ impl CallOrder {
         let is_turn = last
             .replace(direction)
             .is_some_and(|last| last != direction);
-        if let Some(comm) = self.comm.as_ref().filter(|_| is_turn) {
+        if let Some(peers) = self.peers.as_ref().filter(|_| is_turn) {
             // If MPI fails here, it has called its error handler, and the call is made all the same.
-            let _ = comm.highest([0]);
+            let _ = peers.highest([0]);
         }
     }
 }
@@ -148,10 +149,10 @@ impl ChangedCalls {
     }
 }
 
-/// Notes an open file, with a copy of its communicator.
-pub fn note(file: MpiHandle, calls: ChangedCalls, comm: Option<Communicator>) {
+/// Notes an open file, with its processes.
+pub fn note(file: MpiHandle, calls: ChangedCalls, peers: Option<Peers>) {
     let order = Arc::new(CallOrder {
-        comm,
+        peers,
         last: Mutex::new(None),
     });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
@@ -165,8 +166,8 @@ pub fn forget(file: MpiHandle) {
     let order = files.as_mut().and_then(|files| files.remove(&file));
     drop(files);
     let order = order.and_then(|file| Arc::into_inner(file.order));
-    if let Some(comm) = order.and_then(|order| order.comm) {
-        comm.free();
+    if let Some(peers) = order.and_then(|order| order.peers) {
+        peers.free();
     }
 }
 

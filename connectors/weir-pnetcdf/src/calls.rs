@@ -107,13 +107,12 @@ impl From<c_int> for FlushedFile {
 /// Flushes and closes a file. As in PnetCDF, puts that were not waited for are cancelled (its own burst buffer does them).
 fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let flushed = files::with(number, |file| {
-        file.agreed_records();
         let code = match file.mode {
             DataMode::Define => NC_NOERR,
             _ => file.flush(None),
         };
         // All processes together remove the log, or all keep it: the entries of one are still in it.
-        let is_moved = file.comm.highest([i64::from(code != NC_NOERR)]) == Some([0]);
+        let is_moved = file.peers.highest([i64::from(code != NC_NOERR)]) == Some([0]);
         if code != NC_NOERR {
             let log = file.log.directory().unwrap_or(std::path::Path::new(""));
             complain!(
@@ -196,7 +195,7 @@ impl LoggedFile {
         let has_others = !others.is_empty() || is_all && self.has_requests_of_library();
         let mut left = [has_others, has_others || is_all];
         if is_collective {
-            let Some(of_all) = self.comm.highest(left.map(i64::from)) else {
+            let Some(of_all) = self.peers.highest(left.map(i64::from)) else {
                 return NC_EMPI;
             };
             left = of_all.map(|count| count != 0);

@@ -7,7 +7,6 @@
 //! - `mode` is that of PnetCDF: a flush is collective in collective mode, and for this process alone in independent mode.
 
 use core::ffi::{c_int, c_void};
-use std::collections::VecDeque;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +14,8 @@ use weir_arrays::definitions::FileDefinitions;
 use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
-use weir_connect::mpi::{Communicator, Offset, PendingHighest};
+use weir_connect::mpi::Offset;
+use weir_connect::peers::Peers;
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::datatypes::Datatypes;
@@ -32,8 +32,6 @@ use crate::settings::Settings;
 
 /// The most collective puts between two checks of the budget of all processes.
 const MAX_PUTS_UNCHECKED: u64 = 1024;
-/// The most reductions of the number of records in progress.
-const MAX_RECORD_COUNTS: usize = 64;
 /// Bytes of memory and of the log that an entry takes beside its elements.
 const ENTRY_BYTES: u64 = 256;
 
@@ -110,7 +108,7 @@ pub struct LoggedFile {
     pub datatypes: &'static Datatypes,
     /// PnetCDF's number of the file (`ncid`).
     pub number: c_int,
-    pub comm: Communicator,
+    pub peers: Peers,
     pub settings: Settings,
     pub log: LogFiles,
     /// The file itself, if processes write the entries without PnetCDF: set in all processes, or in none.
@@ -123,8 +121,6 @@ pub struct LoggedFile {
     /// The number of records in the file, with those that this process logged, and those of others that it knows of. PnetCDF may
     /// know of more.
     pub records: u64,
-    /// The reductions of `records` in progress, one for each collective call: they bring the records of other processes.
-    record_counts: VecDeque<PendingHighest>,
     pub entries: Vec<LoggedPut>,
     /// Bytes of the budget in use: those of the elements, and [`ENTRY_BYTES`] for each entry.
     used: u64,
@@ -146,7 +142,7 @@ pub struct LoggedFile {
 #[derive(Debug)]
 pub struct NewFile {
     pub number: c_int,
-    pub comm: Communicator,
+    pub peers: Peers,
     pub settings: Settings,
     pub log: LogFiles,
     pub direct: Option<DirectFile>,
@@ -161,12 +157,12 @@ impl LoggedFile {
         datatypes: &'static Datatypes,
         new: NewFile,
     ) -> LoggedFile {
-        let order = PutOrder::new(new.comm.size);
+        let order = PutOrder::new(new.peers.size);
         LoggedFile {
             library,
             datatypes,
             number: new.number,
-            comm: new.comm,
+            peers: new.peers,
             settings: new.settings,
             log: new.log,
             direct: new.direct,
@@ -175,7 +171,6 @@ impl LoggedFile {
             definitions: FileDefinitions::default(),
             record_dimension: -1,
             records: 0,
-            record_counts: VecDeque::new(),
             entries: Vec::new(),
             order,
             requests: PutRequests::default(),
@@ -466,33 +461,20 @@ impl LoggedFile {
         result
     }
 
-    /// Begins to tell the other processes the number of records. All processes call this.
+    /// Tells the other processes the number of records. All processes call this.
     fn tell_records(&mut self) {
         if self.record_dimension < 0 {
             return;
         }
         let records = Offset::try_from(self.records).unwrap_or(Offset::MAX);
-        let begun = self.comm.begin_highest(records);
-        self.record_counts.extend(begun);
-        if self.record_counts.len() > MAX_RECORD_COUNTS {
-            self.end_record_count();
-        }
-    }
-
-    /// Ends the oldest reduction. Returns false if there is none.
-    fn end_record_count(&mut self) -> bool {
-        let Some(pending) = self.record_counts.pop_front() else {
-            return false;
-        };
-        let highest = self.comm.end_highest(pending);
-        let highest = highest.and_then(|records| u64::try_from(records).ok());
-        self.records = self.records.max(highest.unwrap_or(0));
-        true
+        self.peers.tell(records);
     }
 
     /// The number of records of all processes after the collective calls so far. Waits for processes that have not made them yet.
     pub fn agreed_records(&mut self) -> u64 {
-        while self.end_record_count() {}
+        let highest = self.peers.highest_told();
+        let highest = highest.and_then(|records| u64::try_from(records).ok());
+        self.records = self.records.max(highest.unwrap_or(0));
         self.records
     }
 
@@ -504,7 +486,7 @@ impl LoggedFile {
 
     /// The most bytes that the entries may take, so that those of all processes fit into the file while they are still in the log.
     fn limit_of_room(&self) -> u64 {
-        let processes = u64::from(self.comm.size);
+        let processes = u64::from(self.peers.size);
         // Three quarters of it: servers lend more room than is written yet.
         let room = self.log.available_bytes() / processes / 4 * 3;
         match room.checked_sub(self.used) {
@@ -534,12 +516,12 @@ impl LoggedFile {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         // The least room of any process, as the highest of negative numbers.
         let mine = [used - limit, largest, used];
-        let Some([over, largest, most_used]) = self.comm.highest(mine) else {
+        let Some([over, largest, most_used]) = self.peers.highest(mine) else {
             return NC_EMPI;
         };
         if most_used == 0 {
             // Nothing is logged: start anew, so that calls without elements do not accumulate.
-            self.order = PutOrder::new(self.comm.size);
+            self.order = PutOrder::new(self.peers.size);
         }
         let result = match over >= 0 {
             true => self.flush(None),

@@ -15,7 +15,8 @@ use weir_arrays::element::ElementType;
 use weir_arrays::log::{BlockMap, LogRecord};
 use weir_connect::bugs::contain;
 use weir_connect::complain;
-use weir_connect::mpi::{Communicator, Mpi, MpiHandle, Offset};
+use weir_connect::mpi::{Mpi, MpiHandle, Offset};
+use weir_connect::peers::{Peers, PeersOffer};
 use weir_connect::place;
 
 use crate::datatypes::Datatypes;
@@ -112,8 +113,11 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let is_shared = settings.log == LogSharing::Node;
     // The inode number of the file, and a number that no other log of it has: both from the first process.
     // SAFETY: the communicator is valid, by the caller.
-    let id = match unsafe { mpi.rank(opened.comm) } {
-        Some(0) => LogId {
+    let Some(offer) = (unsafe { PeersOffer::make(mpi, opened.comm, is_wanted) }) else {
+        return;
+    };
+    let id = match offer.rank {
+        0 => LogId {
             inode: inode_of(opened.path),
             number: now_ns(),
         }
@@ -123,26 +127,26 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
     let [wanted, shared, direct_ones] = dissents;
     let [high, low, number] = id;
+    let [place, token] = offer.numbers();
     // SAFETY: the communicator is valid, and all its processes call this, by the caller.
     let agreed = unsafe {
         mpi.highest(
             opened.comm,
-            [wanted, shared, direct_ones, high, low, number],
+            [wanted, shared, direct_ones, high, low, number, place, token],
         )
     };
-    let (Some([0, shared, direct_ones, high, low, number]), Some(datatypes)) =
+    let (Some([0, shared, direct_ones, high, low, number, place, token]), Some(datatypes)) =
         (agreed, datatypes(mpi))
     else {
         return;
     };
     let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
     // SAFETY: the communicator is valid, and all its processes call this: they agreed that the file is logged.
-    // is logged.
-    let Some(comm) = (unsafe { Communicator::copy(mpi, opened.comm) }) else {
+    let Some(peers) = (unsafe { offer.accept(mpi, opened.comm, [place, token]) }) else {
         return;
     };
     let id = LogId::from_numbers([high, low, number]);
-    let log = match begin_log(&comm, &settings, opened.path, is_shared, id) {
+    let log = match begin_log(&peers, &settings, opened.path, is_shared, id) {
         Ok(log) => log,
         Err(why) => {
             if let Some(why) = why {
@@ -151,13 +155,13 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
                     opened.path.to_string_lossy()
                 );
             }
-            comm.free();
+            peers.free();
             return;
         }
     };
     let new = NewFile {
         number: opened.number,
-        comm,
+        peers,
         settings,
         log,
         direct: direct.filter(|_| is_direct),
@@ -215,10 +219,10 @@ fn inode_of(name: &CStr) -> u64 {
     found.map_or(0, |found| found.ino())
 }
 
-/// Makes the files of a log. `id`: the numbers for its name. All processes of the communicator call this. If one of them fails, all
+/// Makes the files of a log. `id`: the numbers for its name. All processes call this. If one of them fails, all
 /// do, and only that one knows the reason.
 fn begin_log(
-    comm: &Communicator,
+    peers: &Peers,
     settings: &Settings,
     path: &CStr,
     is_shared: bool,
@@ -231,10 +235,10 @@ fn begin_log(
     let directory = above.join(log_name(&path, inode, number));
     // Each process makes the directory: waiting for one that does takes longer.
     let mut failure = LogFiles::create_directory(&directory).err();
-    let node = is_shared.then(|| comm.of_node()).flatten();
+    let node = is_shared.then(|| peers.of_node()).flatten();
     let (name, map, writer) = match &node {
         None => (
-            format!("{:06}", comm.rank),
+            format!("{:06}", peers.rank),
             BlockMap {
                 writers: 1,
                 block_bytes: BLOCK_BYTES,
@@ -243,7 +247,7 @@ fn begin_log(
         ),
         Some(node) => {
             // The lowest rank of the node, as the highest of negative numbers.
-            let [leader] = node.highest([-i64::from(comm.rank)]).ok_or(None)?;
+            let [leader] = node.highest([-i64::from(peers.rank)]).ok_or(None)?;
             let map = BlockMap {
                 writers: node.size,
                 block_bytes: BLOCK_BYTES,
@@ -271,12 +275,12 @@ fn begin_log(
         let opened = LogRecord::Opened {
             path: path.as_os_str().as_bytes().to_vec(),
             inode,
-            rank: comm.rank,
-            processes: comm.size,
+            rank: peers.rank,
+            processes: peers.size,
         };
         failure = log.append_kept(&opened).err();
     }
-    if comm.highest([i64::from(failure.is_some())]) != Some([0]) {
+    if peers.highest([i64::from(failure.is_some())]) != Some([0]) {
         if let Some(log) = log {
             let _ = log.remove();
         }
@@ -295,7 +299,7 @@ pub fn note_defined(number: c_int) {
             let defined = LogRecord::Defined(file.definitions.clone());
             file.log.append_kept(&defined).is_ok()
         };
-        let all = file.comm.highest([i64::from(!is_own_ready)]);
+        let all = file.peers.highest([i64::from(!is_own_ready)]);
         Some(c_int::from(all == Some([0])))
     });
     if is_ready == Some(0) {
@@ -306,10 +310,9 @@ pub fn note_defined(number: c_int) {
 
 /// Ends and removes the log of a file whose entries are all in the file. All processes call this.
 pub fn end_log(number: c_int) {
-    let Some(mut file) = forget(number) else {
+    let Some(file) = forget(number) else {
         return;
     };
-    file.agreed_records();
     let directory = file.log.directory().map(Path::to_path_buf);
     if let Err(error) = file.log.remove() {
         complain!("weir: a log of PnetCDF's writes cannot be removed: {error}");
@@ -318,7 +321,7 @@ pub fn end_log(number: c_int) {
     if let Some(directory) = directory {
         LogFiles::remove_directory(&directory);
     }
-    file.comm.free();
+    file.peers.free();
 }
 
 impl LoggedFile {

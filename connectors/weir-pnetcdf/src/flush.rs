@@ -24,14 +24,14 @@ impl LoggedFile {
         let result = self.write_in_waves(is_due, &mut variables);
         let is_collective = self.mode == DataMode::Collective;
         let has_failed = i64::from(result != NC_NOERR);
-        let has_any_failed = is_collective && self.comm.highest([has_failed]) != Some([0]);
+        let has_any_failed = is_collective && self.peers.highest([has_failed]) != Some([0]);
         if result != NC_NOERR || has_any_failed && self.order.has_several_waves() {
             // If entries of several processes may overlap, all entries stay, so that the next flush writes them in their order
             // again.
             return result;
         }
         if variable.is_none() && is_collective && !has_any_failed {
-            self.order = PutOrder::new(self.comm.size);
+            self.order = PutOrder::new(self.peers.size);
         }
         if variables.is_empty() && self.log.bytes() == 0 {
             return NC_NOERR;
@@ -64,7 +64,7 @@ impl LoggedFile {
         variables: &mut BTreeSet<u32>,
     ) -> c_int {
         let is_collective = self.mode == DataMode::Collective;
-        if is_collective && self.order.agree(&self.comm).is_none() {
+        if is_collective && self.order.agree(&self.peers).is_none() {
             return NC_EMPI;
         }
         let waves = match is_collective {
@@ -110,7 +110,7 @@ impl LoggedFile {
         let is_collective = self.mode == DataMode::Collective;
         if is_collective {
             // Waits for all processes: one that is still in a collective write may write back the gaps between its pieces.
-            match self.comm.highest([i64::from(!entries.is_empty())]) {
+            match self.peers.highest([i64::from(!entries.is_empty())]) {
                 Some([0]) => return NC_NOERR,
                 Some(_) => {}
                 None => return NC_EMPI,
@@ -130,7 +130,7 @@ impl LoggedFile {
         let mut most = own;
         if is_collective {
             // The fewest records that a process knows, as the highest of negative numbers.
-            let Some([highest, fewest]) = self.comm.highest([own, -known]) else {
+            let Some([highest, fewest]) = self.peers.highest([own, -known]) else {
                 return NC_EMPI;
             };
             (most, known) = (highest, -fewest);
@@ -167,7 +167,7 @@ impl LoggedFile {
         let mut rounds = ends.len();
         if self.mode == DataMode::Collective {
             let own = i64::try_from(rounds).unwrap_or(i64::MAX);
-            let Some([most]) = self.comm.highest([own]) else {
+            let Some([most]) = self.peers.highest([own]) else {
                 return NC_EMPI;
             };
             rounds = usize::try_from(most).unwrap_or(rounds);
@@ -181,7 +181,7 @@ impl LoggedFile {
         }
         // The MPI-IO connector may make a collective write independent, so this waits: the next read must find the data of all
         // processes.
-        if self.mode == DataMode::Collective && rounds > 0 && self.comm.highest([0]).is_none() {
+        if self.mode == DataMode::Collective && rounds > 0 && self.peers.highest([0]).is_none() {
             return NC_EMPI;
         }
         result

@@ -4,7 +4,7 @@
 //! call since the last one, all processes find the same waves.
 
 use weir_arrays::waves::{FileSpan, Waves};
-use weir_connect::mpi::Communicator;
+use weir_connect::peers::Peers;
 
 /// The collective calls since the entries of all processes were moved into the file. The number of calls is the same in all processes.
 #[derive(Debug)]
@@ -68,9 +68,9 @@ impl PutOrder {
     }
 
     /// Finds the waves of all calls. All processes call this. `None`: MPI failed.
-    pub fn agree(&mut self, comm: &Communicator) -> Option<()> {
+    pub fn agree(&mut self, peers: &Peers) -> Option<()> {
         self.end_call();
-        let all = comm.highest_of(&self.numbers())?;
+        let all = peers.highest_of(&self.numbers())?;
         self.learn(&all);
         Some(())
     }

@@ -67,7 +67,7 @@ impl LoggedFile {
             ];
             // No put is open: each collective call that put something has ended.
             let mine = [&mine[..], &self.order.numbers()].concat();
-            let Some(all) = self.comm.highest_of(&mine) else {
+            let Some(all) = self.peers.highest_of(&mine) else {
                 return Some(NC_EMPI);
             };
             let (&[wants_file, has_entries, highest, lowest, records, fewest_known], calls) = all
@@ -125,7 +125,7 @@ impl LoggedFile {
         }
         let code = match timing {
             TransferKind::Collective => {
-                match self.comm.highest([i64::from(!self.entries.is_empty())]) {
+                match self.peers.highest([i64::from(!self.entries.is_empty())]) {
                     Some([0]) => NC_NOERR,
                     Some(_) => self.flush(None),
                     None => NC_EMPI,

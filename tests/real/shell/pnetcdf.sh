@@ -25,12 +25,22 @@ with() (
 	"$@"
 )
 
+# Runs a command of which every second process looks like one of another server: the processes agree by messages then, as on several
+# nodes, and not by memory that they share.
+apart=$outside/apart.sh
+cat > "$apart" <<'EOS'
+#!/bin/bash
+[ -z "${WEIR_INSTANCE:-}" ] || [ $((${PMI_RANK:-$OMPI_COMM_WORLD_RANK} % 2)) = 0 ] || export WEIR_INSTANCE=$WEIR_INSTANCE/.
+exec "$@"
+EOS
+chmod +x "$apart"
+
 # calls SEED NAME [VARIABLE=VALUE]...: runs the calls on a file here and on one outside, and compares.
 calls() {
 	local seed=$1 text=$2
 	shift 2
 	ROMIO_HINTS=$outside/hints check "seed $seed, $text: without a log" on 3 "$build/pnetcdf_calls.$mpi" "$outside/plain.nc" "$outside/plain" "$seed" 120
-	check "seed $seed, $text" with "$@" on 3 "$build/pnetcdf_calls.$mpi" "$dir/logged.nc" "$outside/logged" "$seed" 120
+	check "seed $seed, $text" with "$@" on 3 ${before:-} "$build/pnetcdf_calls.$mpi" "$dir/logged.nc" "$outside/logged" "$seed" 120
 	for rank in 0 1 2; do
 		check "seed $seed, $text: what process $rank saw" diff "$outside/plain.$rank" "$outside/logged.$rank"
 	done
@@ -39,6 +49,7 @@ calls() {
 
 calls 1 "a log each" A=1
 calls 8 "a small log, flushed by PnetCDF" WEIR_PNETCDF_FLUSH=pnetcdf WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
+before=$apart calls 9 "a small log, messages" WEIR_PNETCDF_BUDGET=3000
 calls 7 "a small shared log" WEIR_PNETCDF_LOG=node WEIR_PNETCDF_BUDGET=3000 WEIR_PNETCDF_BUFFER=1000
 # MPICH's processes poll: with more of them than cores a test takes minutes.
 if [ "$mpi" = openmpi ]; then
@@ -63,6 +74,11 @@ for flavour in "${flavours[@]}"; do
 	done
 done
 unset flavour
+for variable in A=1 WEIR_PNETCDF_LOG=node; do
+	with "$variable" on 4 "$apart" "$build/pnetcdf_log.$mpi" "$dir" > "$log" 2>&1
+	same "messages, $variable: ended well" 0 $?
+	grep -v -e '^ok' -e 'passed' "$log"
+done
 # A budget below some puts, and above others; and one for all.
 for variable in A=1 WEIR_PNETCDF_FLUSH=pnetcdf WEIR_PNETCDF_BUDGET=600; do
 	with "$variable" on 3 "$build/pnetcdf_answers.$mpi" "$dir" > "$outside/log" 2>&1
