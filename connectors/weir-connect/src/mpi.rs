@@ -401,16 +401,16 @@ unsafe fn number_of(get: MpiNumber, comm: MpiHandle) -> Option<u32> {
 
 /// The memory of a reduction.
 #[derive(Debug)]
-struct ReducedNumber {
-    mine: i64,
-    highest: i64,
+struct ReducedNumbers {
+    mine: Vec<i64>,
+    highest: Vec<i64>,
 }
 
 /// A reduction in progress. If it is dropped, its memory leaks, since MPI may still use it.
 #[derive(Debug)]
 #[must_use]
 pub struct PendingHighest {
-    numbers: NonNull<ReducedNumber>,
+    numbers: NonNull<ReducedNumbers>,
     request: MpiHandle,
 }
 
@@ -474,24 +474,25 @@ impl Communicator {
         unsafe { self.mpi.reduce_to_highest(self.comm, mine, all) }
     }
 
-    /// Begins a reduction to the highest number over all processes; does not wait for it. All processes must call this, in the same
-    /// order as their other calls with this communicator. `None`: MPI failed, and has called its error handler.
-    pub fn begin_highest(&self, mine: i64) -> Option<PendingHighest> {
-        let numbers = NonNull::from(Box::leak(Box::new(ReducedNumber {
-            mine,
-            highest: mine,
+    /// Begins a reduction of a few numbers to the highest of each over all processes; does not wait for it. All processes must call
+    /// this, in the same order as their other calls with this communicator. `None`: MPI failed, and has called its error handler.
+    pub fn begin_highest(&self, mine: &[i64]) -> Option<PendingHighest> {
+        let count = c_int::try_from(mine.len()).ok()?;
+        let numbers = NonNull::from(Box::leak(Box::new(ReducedNumbers {
+            mine: mine.to_vec(),
+            highest: mine.to_vec(),
         })));
         let at = numbers.as_ptr();
-        // SAFETY: each pointer is to one number, which lives until MPI is done: only `end_highest` frees them, after the wait.
+        // SAFETY: each pointer is to `count` numbers, which live until MPI is done: only `end_highest` frees them, after the wait.
         let request = unsafe {
-            let (mine, highest) = (&raw const (*at).mine, &raw mut (*at).highest);
-            self.mpi.begin_reduction(self.comm, mine, highest, 1)
+            let (mine, highest) = ((*at).mine.as_ptr(), (*at).highest.as_mut_ptr());
+            self.mpi.begin_reduction(self.comm, mine, highest, count)
         }?;
         Some(PendingHighest { numbers, request })
     }
 
     /// Waits until all processes have begun it. `None`: MPI failed.
-    pub fn end_highest(&self, mut pending: PendingHighest) -> Option<i64> {
+    pub fn end_highest(&self, mut pending: PendingHighest) -> Option<Vec<i64>> {
         self.mpi.wait_for(&mut pending.request).then_some(())?;
         // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
         let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };

@@ -10,7 +10,7 @@
 //!
 //! | part | use |
 //! | --- | --- |
-//! | `posted`, `numbers` | reductions: the numbers of round n lie in half n % 2, until all processes have posted round n + 1 |
+//! | `channels` | reductions, of each channel one at a time: the numbers of round n lie in half n % 2, until all processes have posted round n + 1 |
 //! | `calls` | the collective calls that the process has made |
 //! | `told`, `history` | the number that it told with these calls: an entry for each change, in a ring |
 //!
@@ -26,7 +26,7 @@ use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The most numbers of one round of a reduction.
-const NUMBERS: usize = 4096;
+const NUMBERS: usize = 2048;
 /// The most changes of the told number that a process may be ahead of another one.
 const HISTORY: usize = 4096;
 /// The name of the memfd, which `/proc` shows.
@@ -44,16 +44,32 @@ struct ToldNumber {
 #[repr(C, align(64))]
 struct Counter(AtomicU64);
 
+/// The reductions that may be in progress at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Channel {
+    /// Those that a process waits for at once.
+    Prompt,
+    /// Those that it waits for at a later call.
+    Deferred,
+}
+
+/// The numbers that a process has posted in a channel.
+#[repr(C)]
+struct PostedNumbers {
+    /// The number of rounds.
+    rounds: Counter,
+    numbers: [[AtomicI64; NUMBERS]; 2],
+}
+
 /// The memory of one process. Zeros are its first state. A page is in use only once it is written.
 #[repr(C, align(4096))]
 struct ProcessArea {
     /// In the first area: the token of the memory.
     token: Counter,
-    posted: Counter,
     calls: Counter,
     told: Counter,
     history: [ToldNumber; HISTORY],
-    numbers: [[AtomicI64; NUMBERS]; 2],
+    channels: [PostedNumbers; 2],
 }
 
 /// Where a process finds the memory of another one: `/proc/PID/fd/DESCRIPTOR`.
@@ -220,19 +236,34 @@ impl NodeMemory {
     /// again while others have not called it yet.
     pub fn highest(&self, mine: &[i64], all: &mut [i64], mut pause: impl FnMut()) {
         for (mine, all) in mine.chunks(NUMBERS).zip(all.chunks_mut(NUMBERS)) {
-            let own = self.own();
-            let round = own.posted.0.load(Ordering::Relaxed) + 1;
-            let half = usize::from(round % 2 == 1);
-            for (place, number) in own.numbers[half].iter().zip(mine) {
-                place.store(*number, Ordering::Relaxed);
-            }
-            own.posted.0.store(round, Ordering::Release);
-            all.copy_from_slice(mine);
-            for other in self.others() {
-                wait_until(&other.posted, round, &mut pause);
-                for (highest, number) in all.iter_mut().zip(&other.numbers[half]) {
-                    *highest = number.load(Ordering::Relaxed).max(*highest);
-                }
+            self.post(Channel::Prompt, mine);
+            self.collect(Channel::Prompt, all, &mut pause);
+        }
+    }
+
+    /// Begins a reduction in a channel, in which this process has ended those before. At most 2,048 numbers.
+    pub fn post(&self, channel: Channel, mine: &[i64]) {
+        assert!(mine.len() <= NUMBERS, "a round has room for the numbers");
+        let own = &self.own().channels[channel as usize];
+        let round = own.rounds.0.load(Ordering::Relaxed) + 1;
+        for (place, number) in own.numbers[half_of(round)].iter().zip(mine) {
+            place.store(*number, Ordering::Relaxed);
+        }
+        own.rounds.0.store(round, Ordering::Release);
+    }
+
+    /// Ends the reduction that this process has begun last in a channel: gives the highest numbers. Waits as [`NodeMemory::highest`].
+    pub fn collect(&self, channel: Channel, all: &mut [i64], mut pause: impl FnMut()) {
+        let round = self.own().channels[channel as usize]
+            .rounds
+            .0
+            .load(Ordering::Relaxed);
+        all.fill(i64::MIN);
+        for area in std::iter::once(self.own()).chain(self.others()) {
+            let posted = &area.channels[channel as usize];
+            wait_until(&posted.rounds, round, &mut pause);
+            for (highest, number) in all.iter_mut().zip(&posted.numbers[half_of(round)]) {
+                *highest = number.load(Ordering::Relaxed).max(*highest);
             }
         }
     }
@@ -292,6 +323,11 @@ fn bytes_of(processes: usize) -> usize {
     size_of::<ProcessArea>() * processes
 }
 
+/// The half of a channel's numbers that a round uses.
+fn half_of(round: u64) -> usize {
+    usize::from(round % 2 == 1)
+}
+
 /// The place in a history of the change with this index.
 fn place_of(index: u64) -> usize {
     usize::try_from(index % HISTORY as u64).expect("less than a history")
@@ -348,6 +384,15 @@ mod tests {
                 let mut all = vec![0; length];
                 memory.highest(&mine, &mut all, std::thread::yield_now);
                 assert!(all.iter().all(|number| *number == round * 10), "{own}");
+                // Meanwhile one of the other channel is in progress, from every third round to the next such one.
+                if round % 3 == 0 {
+                    let mut deferred = [0];
+                    if round > 0 {
+                        memory.collect(Channel::Deferred, &mut deferred, std::thread::yield_now);
+                        assert_eq!(deferred, [4 - (round - 3)]);
+                    }
+                    memory.post(Channel::Deferred, &[own - round]);
+                }
             }
         });
     }

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::mpi::{Communicator, Mpi, MpiHandle, PendingHighest};
-use crate::node_memory::{MemoryAddress, NodeMemory, OfferedMemory};
+use crate::node_memory::{Channel, MemoryAddress, NodeMemory, OfferedMemory};
 
 /// The most processes that share memory: each of them looks at the areas of all others.
 const MAX_SHARING: u32 = 1024;
@@ -102,6 +102,15 @@ enum Means {
     Messages(Communicator, VecDeque<PendingHighest>),
 }
 
+/// A reduction that a group has begun.
+#[derive(Debug)]
+#[must_use]
+pub struct PendingAgreement<const N: usize> {
+    mine: [i64; N],
+    /// `None`: the group has another means, or MPI failed.
+    message: Option<PendingHighest>,
+}
+
 /// A group of processes.
 #[derive(Debug)]
 pub struct Peers {
@@ -136,6 +145,34 @@ impl Peers {
         }
     }
 
+    /// Begins a reduction to the highest of each number over all processes, without waiting for any. All processes call this. A group
+    /// has one such reduction at a time; others may begin and end meanwhile.
+    pub fn begin_highest<const N: usize>(&self, mine: [i64; N]) -> PendingAgreement<N> {
+        let message = match &self.means {
+            Means::Alone => None,
+            Means::Memory(_, memory) => {
+                memory.post(Channel::Deferred, &mine);
+                None
+            }
+            Means::Messages(comm, _) => comm.begin_highest(&mine),
+        };
+        PendingAgreement { mine, message }
+    }
+
+    /// Ends it: waits for processes that have not begun it yet. `None`: MPI failed, and has called its error handler.
+    pub fn end_highest<const N: usize>(&self, pending: PendingAgreement<N>) -> Option<[i64; N]> {
+        let PendingAgreement { mine, message } = pending;
+        match &self.means {
+            Means::Alone => Some(mine),
+            Means::Memory(mpi, memory) => {
+                let mut all = mine;
+                memory.collect(Channel::Deferred, &mut all, || mpi.pause());
+                Some(all)
+            }
+            Means::Messages(comm, _) => comm.end_highest(message?)?.try_into().ok(),
+        }
+    }
+
     /// Ends a collective call, and tells the other processes a number, which never becomes less. All processes call this after the
     /// same calls; it seldom waits.
     pub fn tell(&mut self, number: i64) {
@@ -143,7 +180,7 @@ impl Peers {
             Means::Alone => {}
             Means::Memory(mpi, memory) => memory.tell(number, || mpi.pause()),
             Means::Messages(comm, telling) => {
-                telling.extend(comm.begin_highest(number));
+                telling.extend(comm.begin_highest(&[number]));
                 if telling.len() > MAX_TELLING {
                     // A higher number comes with the next one.
                     let _ = telling
@@ -162,7 +199,7 @@ impl Peers {
             Means::Memory(mpi, memory) => memory.highest_told(|| mpi.pause()),
             Means::Messages(comm, telling) => {
                 let ended = telling.drain(..).map(|oldest| comm.end_highest(oldest));
-                ended.last().flatten()
+                ended.last().flatten()?.first().copied()
             }
         }
     }

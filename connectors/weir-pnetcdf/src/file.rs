@@ -15,7 +15,7 @@ use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
 use weir_connect::mpi::Offset;
-use weir_connect::peers::Peers;
+use weir_connect::peers::{Peers, PendingAgreement};
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::datatypes::Datatypes;
@@ -133,6 +133,8 @@ pub struct LoggedFile {
     /// Collective puts from one check of the budget to the next, and those since the last check.
     puts_until_check: u64,
     puts_unchecked: u64,
+    /// The check that was begun last: the next one ends it.
+    check: Option<PendingAgreement<3>>,
     /// Bytes of the budget in use after the last collective call, and the most that one call has added.
     used_at_call: u64,
     largest_call: u64,
@@ -178,6 +180,7 @@ impl LoggedFile {
             attached: None,
             puts_until_check: 1,
             puts_unchecked: 0,
+            check: None,
             used_at_call: 0,
             largest_call: 0,
             used: 0,
@@ -498,6 +501,9 @@ impl LoggedFile {
 
     /// Called after collective puts. From time to time it checks the budgets of all processes, and flushes when one process has
     /// used up its own. All processes check after the same call, since its number comes from values that all know.
+    ///
+    /// A check has two parts, so that no process waits for others that are only some calls behind: it begins after one call, and ends
+    /// after a later one.
     pub fn check_budget(&mut self) -> c_int {
         self.order.end_call();
         self.tell_records();
@@ -508,35 +514,69 @@ impl LoggedFile {
         if self.puts_unchecked < self.puts_until_check {
             return NC_NOERR;
         }
+        let result = match self.check.take() {
+            Some(check) => self.end_check(check),
+            None => NC_NOERR,
+        };
+        self.begin_check();
+        result
+    }
+
+    /// What this process tells the others for a check: bytes of its entries beyond the limit (negative: its room), bytes that the
+    /// largest recent call has added, and bytes of the budget in use.
+    fn budget_numbers(&self) -> [i64; 3] {
         let limit = self.settings.budget.min(self.limit_of_room());
         // A flush does not move puts that were not waited for.
         let pending: u64 = self.requests.entries().map(used_by).sum();
-        let used = i64::try_from(self.used - pending).unwrap_or(i64::MAX);
-        let largest = i64::try_from(self.largest_call).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // The least room of any process, as the highest of negative numbers.
-        let mine = [used - limit, largest, used];
-        let Some([over, largest, most_used]) = self.peers.highest(mine) else {
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let over = number(self.used - pending) - number(limit);
+        [over, number(self.largest_call), number(self.used)]
+    }
+
+    /// Begins a check.
+    fn begin_check(&mut self) {
+        // The least room of any process is the highest of negative numbers.
+        self.check = Some(self.peers.begin_highest(self.budget_numbers()));
+        self.puts_unchecked = 0;
+        self.largest_call /= 2;
+        self.used_at_call = self.used;
+    }
+
+    /// Ends a check that was begun `puts_until_check` calls ago. Flushes if one process has used up its room, and decides when the
+    /// next check ends.
+    fn end_check(&mut self, check: PendingAgreement<3>) -> c_int {
+        let Some([over, largest, most_used]) = self.peers.end_highest(check) else {
+            return NC_EMPI;
+        };
+        // Assumes that all puts are as large as the largest recent one, and uses a quarter of the room, since larger ones may
+        // follow.
+        let room = u64::try_from(-over).unwrap_or(0);
+        let largest = u64::try_from(largest).unwrap_or(0).max(1);
+        let safe = (room / 4 / largest).saturating_sub(self.puts_until_check);
+        let longest = MAX_PUTS_UNCHECKED.min(2 * self.puts_until_check);
+        self.puts_until_check = safe.clamp(1, longest);
+        if safe > 0 && most_used > 0 {
+            return NC_NOERR;
+        }
+        // The numbers of the present call decide.
+        let Some([over, _, most_used]) = self.peers.highest(self.budget_numbers()) else {
             return NC_EMPI;
         };
         if most_used == 0 {
             // Nothing is logged: start anew, so that calls without elements do not accumulate.
             self.order = PutOrder::new(self.peers.size);
         }
-        let result = match over >= 0 {
+        match over >= 0 {
             true => self.flush(None),
             false => NC_NOERR,
-        };
-        // Assumes that all puts are as large as the largest recent one, and uses a quarter of the room, since larger ones may
-        // follow.
-        let room = u64::try_from(-over).unwrap_or(0);
-        let largest = u64::try_from(largest).unwrap_or(0).max(1);
-        let longest = MAX_PUTS_UNCHECKED.min(2 * self.puts_until_check);
-        self.puts_until_check = (room / 4 / largest).clamp(1, longest);
-        self.puts_unchecked = 0;
-        self.largest_call /= 2;
-        self.used_at_call = self.used;
-        result
+        }
+    }
+
+    /// Ends a check that is in progress, before the file is closed. All processes call this.
+    pub fn abandon_check(&mut self) {
+        if let Some(check) = self.check.take() {
+            self.peers.end_highest(check);
+        }
     }
 
     /// Counts the budget in use again, after entries were moved into the file or cancelled.

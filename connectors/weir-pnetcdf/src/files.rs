@@ -310,9 +310,10 @@ pub fn note_defined(number: c_int) {
 
 /// Ends and removes the log of a file whose entries are all in the file. All processes call this.
 pub fn end_log(number: c_int) {
-    let Some(file) = forget(number) else {
+    let Some(mut file) = forget(number) else {
         return;
     };
+    file.abandon_check();
     let directory = file.log.directory().map(Path::to_path_buf);
     if let Err(error) = file.log.remove() {
         complain!("weir: a log of PnetCDF's writes cannot be removed: {error}");
