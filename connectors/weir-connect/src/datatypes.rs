@@ -34,6 +34,10 @@ const NAMED: c_int = 1;
 pub struct InnerDatatypes<'r> {
     /// The datatype arguments, valid as long as this.
     pub datatypes: Vec<MpiHandle>,
+    /// `MPI_COMBINER_*` in MPICH's ABI: how they were put together.
+    pub combiner: c_int,
+    /// The integer arguments of that.
+    pub integers: Vec<c_int>,
     reader: &'r DatatypeReader,
 }
 
@@ -58,6 +62,7 @@ struct ListLengths {
     integers: c_int,
     addresses: c_int,
     datatypes: c_int,
+    combiner: c_int,
 }
 
 /// The functions of MPI that decode a datatype.
@@ -93,7 +98,7 @@ impl DatatypeReader {
     /// A valid datatype.
     pub unsafe fn read(&self, datatype: MpiHandle) -> Option<InnerDatatypes<'_>> {
         // SAFETY: the datatype is valid, by the caller.
-        let lists = unsafe { self.lists(datatype)? };
+        let lists = unsafe { self.lists(datatype) }.filter(|lists| lists.combiner != NAMED)?;
         let room = |count: c_int| usize::try_from(count).unwrap_or(0);
         let mut integers = vec![0 as c_int; room(lists.integers)];
         let mut addresses = vec![0_isize; room(lists.addresses)];
@@ -119,11 +124,24 @@ impl DatatypeReader {
         }
         Some(InnerDatatypes {
             datatypes: handles,
+            combiner: lists.combiner,
+            integers,
             reader: self,
         })
     }
 
-    /// The lengths of a datatype's lists. `None`: as for [`DatatypeReader::read`].
+    /// True for a predefined datatype.
+    ///
+    /// # Safety
+    ///
+    /// A valid datatype.
+    pub unsafe fn is_named(&self, datatype: MpiHandle) -> bool {
+        // SAFETY: the datatype is valid, by the caller.
+        let lists = unsafe { self.lists(datatype) };
+        lists.is_some_and(|lists| lists.combiner == NAMED)
+    }
+
+    /// The lengths of a datatype's lists. `None`: MPI does not know it, or it was made with large counts.
     ///
     /// # Safety
     ///
@@ -159,14 +177,11 @@ impl DatatypeReader {
                 &raw mut number,
             )
         };
-        let is_named = number + c_int::from(self.is_openmpi) == NAMED;
-        if code != SUCCESS || is_named {
-            return None;
-        }
-        Some(ListLengths {
+        (code == SUCCESS).then_some(ListLengths {
             integers,
             addresses,
             datatypes,
+            combiner: number + c_int::from(self.is_openmpi),
         })
     }
 }

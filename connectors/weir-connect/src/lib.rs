@@ -10,7 +10,7 @@
 //! | `mpi` | communicators and info objects of the MPI that this process uses |
 //! | `node_memory` | memory that the processes of a node share, and agree by |
 //! | `peers` | the processes that have a file open together, and what they agree on |
-//! | `datatypes` | the construction of a datatype |
+//! | `datatypes`, `pieces` | the construction of a datatype, and its contiguous pieces |
 //! | `place` | files that live in weir |
 //! | `bugs` | failed assertions of our own, which end a call and not the program |
 //! | this file | messages on standard error, by `complain!` |
@@ -30,6 +30,7 @@ pub mod datatypes;
 pub mod mpi;
 pub mod node_memory;
 pub mod peers;
+pub mod pieces;
 pub mod place;
 pub mod symbols;
 

@@ -31,6 +31,7 @@ const INTERNAL: [c_int; 2] = [16, 17];
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
     comm_self: 0x4400_0001,
+    datatype_null: 0x0c00_0000,
     info_null: 0x1c00_0000,
     long_long: 0x4c00_0809,
     max: 0x5800_0001,
@@ -61,6 +62,7 @@ pub enum Direction {
 struct Constants {
     comm_null: MpiHandle,
     comm_self: MpiHandle,
+    datatype_null: MpiHandle,
     info_null: MpiHandle,
     long_long: MpiHandle,
     max: MpiHandle,
@@ -131,6 +133,7 @@ impl Mpi {
             true => Constants {
                 comm_null: openmpi(c"ompi_mpi_comm_null")?,
                 comm_self: openmpi(c"ompi_mpi_comm_self")?,
+                datatype_null: openmpi(c"ompi_mpi_datatype_null")?,
                 info_null: openmpi(c"ompi_mpi_info_null")?,
                 long_long: openmpi(c"ompi_mpi_long_long_int")?,
                 max: openmpi(c"ompi_mpi_op_max")?,
@@ -169,6 +172,11 @@ impl Mpi {
     /// True for `MPI_COMM_NULL`.
     pub fn is_null_comm(&self, comm: MpiHandle) -> bool {
         self.is(comm, self.constants.comm_null)
+    }
+
+    /// True for `MPI_DATATYPE_NULL`.
+    pub fn is_null_datatype(&self, datatype: MpiHandle) -> bool {
+        self.is(datatype, self.constants.datatype_null)
     }
 
     /// For each answer: true if all processes of a communicator agree. All of them must call this. A failure of MPI counts as "no",

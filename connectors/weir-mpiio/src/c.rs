@@ -117,8 +117,17 @@ pub unsafe extern "C" fn MPI_File_set_view(
         };
         // SAFETY: the handles are valid, or null where MPI refuses that, and all processes of the file call this, by the standard.
         unsafe {
+            let hinted = contain(
+                "hint_for_view",
+                || files::hint_for_view(mpi.mpi, file, filetype, info),
+                || None,
+            );
+            let given = hinted.unwrap_or(info);
             let code =
-                (mpi.file_set_view)(file, displacement, etype, filetype, representation, info);
+                (mpi.file_set_view)(file, displacement, etype, filetype, representation, given);
+            if let Some(own) = hinted {
+                mpi.mpi.free_info(own);
+            }
             if code == SUCCESS {
                 attempt(|| files::heed_hints(mpi.mpi, file, info));
             }

@@ -7,10 +7,11 @@
 
 use core::ffi::CStr;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use weir_connect::mpi::{Direction, Mpi, MpiHandle};
 use weir_connect::peers::Peers;
+use weir_connect::pieces::PieceCounter;
 
 /// ROMIO's hints for data sieving. The hints that turn off the exchange are not used: without it, ROMIO's calls with a shared
 /// pointer mix data (`MPI_File_write_ordered`, MPICH 4.0 and Open MPI 4.1, on any file system).
@@ -18,6 +19,11 @@ const ROMIO: [(&CStr, Direction); 2] = [
     (c"romio_ds_write", Direction::Write),
     (c"romio_ds_read", Direction::Read),
 ];
+/// Data sieving of reads: its place in [`ROMIO`].
+const SIEVED_READS: usize = 1;
+/// The average distance of the pieces of a view, bytes, below which reads are faster with data sieving. Measured: a read of a small
+/// piece takes as long as one of some 2 KiB.
+const SIEVED_SPACING: u64 = 2048;
 /// ROMIO's default value.
 const USUAL: &CStr = c"automatic";
 /// MPI's own hint (MPI 4.0, section 14.2.8).
@@ -37,6 +43,16 @@ pub struct ChangedCalls {
     is_atomic: bool,
     /// For each of ROMIO's hints: true if this library sets it.
     hints: [bool; ROMIO.len()],
+    view: ViewPieces,
+}
+
+/// The pieces of a file's view, in at least one of its processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum ViewPieces {
+    #[default]
+    Large,
+    /// Many and close together: reads are faster with data sieving.
+    Small,
 }
 
 /// An open file.
@@ -132,6 +148,7 @@ impl ChangedCalls {
     pub fn hints(self) -> Vec<Hint> {
         self.hints_with(|direction| match direction {
             _ if self.is_atomic || !self.has(direction) => USUAL,
+            Direction::Read if self.view == ViewPieces::Small => USUAL,
             _ => c"disable",
         })
     }
@@ -205,6 +222,47 @@ pub unsafe fn heed_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) {
         // SAFETY: as above.
         unsafe { calls.keep_hints(mpi, info, &given) };
     });
+}
+
+/// Chooses the hint for data sieving of reads for a view that a file is about to get: all its processes call this. Returns an info
+/// object of our own, to be given with the view in the place of the user's; `None`: the hint stays. ROMIO takes an info object
+/// collectively, so the processes agree, although their views differ.
+///
+/// # Safety
+///
+/// Valid handles of a datatype and an info object, which may be null.
+pub unsafe fn hint_for_view(
+    mpi: &Mpi,
+    file: MpiHandle,
+    filetype: MpiHandle,
+    info: MpiHandle,
+) -> Option<MpiHandle> {
+    static COUNTER: OnceLock<Option<PieceCounter>> = OnceLock::new();
+    let (calls, order) = find(file).filter(|(calls, _)| calls.reads)?;
+    let name = ROMIO[SIEVED_READS].0;
+    // SAFETY: the handles are valid, by the caller, and the datatype is not null where MPI is asked of it: its error handler would end
+    // the program.
+    let (spacing, is_users) = unsafe {
+        let counter = COUNTER.get_or_init(|| PieceCounter::find(mpi)).as_ref();
+        let counter = counter.filter(|_| !mpi.is_null_datatype(filetype));
+        let spacing = counter.and_then(|counter| counter.spacing(filetype));
+        let is_users = !calls.hints[SIEVED_READS] || mpi.hint(info, name).is_some();
+        (spacing, is_users)
+    };
+    let is_small = spacing.is_some_and(|spacing| spacing < SIEVED_SPACING);
+    let mine = [i64::from(is_small), i64::from(is_users)];
+    let [is_small, is_users] = order.peers.as_ref()?.highest(mine)?;
+    let view = match is_small {
+        0 => ViewPieces::Large,
+        _ => ViewPieces::Small,
+    };
+    if is_users != 0 || view == calls.view {
+        return None;
+    }
+    let calls = change(file, |calls| calls.view = view)?;
+    let hint = calls.hints().into_iter().find(|hint| hint.0 == name)?;
+    // SAFETY: the info object is valid or null, by the caller.
+    unsafe { mpi.with_hints(info, &[hint]) }
 }
 
 /// Notes a file's mode. Returns its hints; `None`: none of its calls are changed.

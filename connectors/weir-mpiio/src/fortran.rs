@@ -13,7 +13,9 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use weir_connect::bugs::{attempt, contain};
-use weir_connect::mpi::{internal_error, Direction, Fint, MpiHandle, Offset, MISSING, SUCCESS};
+use weir_connect::mpi::{
+    internal_error, Direction, Fint, Mpi, MpiHandle, Offset, MISSING, SUCCESS,
+};
 use weir_connect::symbols::function;
 
 use crate::atomic;
@@ -28,14 +30,15 @@ type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
 enum ObjectKind {
     Communicator,
     Info,
+    Datatype,
 }
 
 /// MPI and its conversions of handles.
 #[derive(Clone, Copy)]
 struct Conversions {
     mpi: &'static MpiIo,
-    /// Communicators, info objects. `None`: a C handle is the same number (MPICH).
-    from_fortran: Option<[FromFortran; 2]>,
+    /// By [`ObjectKind`]. `None`: a C handle is the same number (MPICH).
+    from_fortran: Option<[FromFortran; 3]>,
     info_to_fortran: Option<unsafe extern "C" fn(MpiHandle) -> Fint>,
     file_from_fortran: FromFortran,
 }
@@ -49,7 +52,11 @@ impl Conversions {
             let mpi = MpiIo::get()?;
             let (mut from_fortran, mut info_to_fortran) = (None, None);
             if mpi.mpi.is_openmpi {
-                from_fortran = Some([function(c"PMPI_Comm_f2c")?, function(c"PMPI_Info_f2c")?]);
+                from_fortran = Some([
+                    function(c"PMPI_Comm_f2c")?,
+                    function(c"PMPI_Info_f2c")?,
+                    function(c"PMPI_Type_f2c")?,
+                ]);
                 info_to_fortran = Some(function(c"PMPI_Info_c2f")?);
             }
             Some(Conversions {
@@ -143,6 +150,42 @@ unsafe fn set_code(code: *mut Fint, value: Fint) {
     if let Some(code) = unsafe { code.as_mut() } {
         *code = value;
     }
+}
+
+/// An info object of our own for a view.
+#[derive(Clone, Copy)]
+struct HintedView {
+    mpi: &'static Mpi,
+    info: MpiHandle,
+    in_fortran: Fint,
+}
+
+/// As [`files::hint_for_view`].
+///
+/// # Safety
+///
+/// The addresses of valid handles.
+unsafe fn hint_for_view(
+    is_openmpi: bool,
+    file: *const Fint,
+    filetype: *const Fint,
+    info: *const Fint,
+) -> Option<HintedView> {
+    // SAFETY: the handles are valid, by the caller.
+    let work = || unsafe {
+        let handles = Conversions::get(is_openmpi)?;
+        let mpi = handles.mpi.mpi;
+        let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
+        let users = handles.in_c(ObjectKind::Info, *info);
+        let info = files::hint_for_view(mpi, handles.file(file), filetype, users)?;
+        let in_fortran = handles.info(info);
+        Some(HintedView {
+            mpi,
+            info,
+            in_fortran,
+        })
+    };
+    contain("hint_for_view", work, || None)
 }
 
 /// Heeds the hints that a file has been given.
@@ -312,16 +355,21 @@ macro_rules! file_calls {
                 };
                 let mut own_code = SUCCESS;
                 let code = given_or(code, &raw mut own_code);
+                let hinted = hint_for_view($is_openmpi, file, filetype, info);
+                let given = hinted.map_or(*info, |hinted| hinted.in_fortran);
                 next(
                     file,
                     displacement,
                     etype,
                     filetype,
                     representation,
-                    info,
+                    &raw const given,
                     code,
                     representation_bytes,
                 );
+                if let Some(hinted) = hinted {
+                    hinted.mpi.free_info(hinted.info);
+                }
                 if *code == SUCCESS {
                     heed_hints($is_openmpi, file, info);
                 }

@@ -144,11 +144,11 @@ static void read_by(MPI_File file, MPI_Datatype view, const char *name, const ch
 	free(want);
 }
 
-/* Views of all kinds. Hints of the user that come with a view win. */
+/* Views of all kinds: reads have data sieving where pieces are small and close together. Hints of the user that come with a view win. */
 static void check_views(const char *path, int on_weir)
 {
 	enum { LENGTH = 1 << 20 };
-	const char *const ours = on_weir ? "disable" : "automatic", *const read = "romio_ds_read";
+	const char *const ours = on_weir ? "disable" : "automatic", *const sieved = "automatic", *const read = "romio_ds_read";
 	int lengths[] = {3, 0, 5}, places[] = {0, 40, 70}, sizes[] = {40, 50}, parts[] = {20, 20}, starts[] = {3, 4};
 	MPI_Aint bytes[] = {0, 300, 400};
 	MPI_Datatype view, inner, types[] = {MPI_INT, MPI_CHAR, MPI_DOUBLE};
@@ -165,37 +165,37 @@ static void check_views(const char *path, int on_weir)
 	MPI(MPI_File_sync(file));
 
 	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
-	read_by(file, view, "small pieces", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "small pieces", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_vector(10, 8, 30000, MPI_BYTE, &view));
 	read_by(file, view, "far apart", ours, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_hvector(5, 2, 64, MPI_DOUBLE, &view));
-	read_by(file, view, "close together", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "close together", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_contiguous(1000, MPI_DOUBLE, &view));
 	read_by(file, view, "no gaps", ours, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_resized(MPI_INT, 0, 100, &view));
-	read_by(file, view, "one of many", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "one of many", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_resized(MPI_INT, 0, 100, &inner));
 	MPI(MPI_Type_contiguous(20, inner, &view));
 	MPI(MPI_Type_free(&inner));
-	read_by(file, view, "gaps within", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "gaps within", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_resized(MPI_INT, 0, 9000, &inner));
 	MPI(MPI_Type_vector(4, 2, 3, inner, &view));
 	MPI(MPI_Type_free(&inner));
 	read_by(file, view, "large gaps within", ours, MPI_INFO_NULL, read);
 	MPI(MPI_Type_indexed(3, lengths, places, MPI_INT, &view));
-	read_by(file, view, "indexed", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "indexed", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_hindexed(3, lengths, bytes, MPI_INT, &view));
-	read_by(file, view, "indexed by bytes", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "indexed by bytes", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_indexed_block(3, 2, places, MPI_INT, &view));
-	read_by(file, view, "blocks", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "blocks", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_struct(3, lengths, bytes, types, &inner));
 	MPI(MPI_Type_dup(inner, &view));
 	MPI(MPI_Type_free(&inner));
-	read_by(file, view, "a structure", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "a structure", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_C, MPI_DOUBLE, &view));
-	read_by(file, view, "a part of an array", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "a part of an array", sieved, MPI_INFO_NULL, read);
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_FORTRAN, MPI_DOUBLE, &view));
-	read_by(file, view, "a part of a Fortran array", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "a part of a Fortran array", sieved, MPI_INFO_NULL, read);
 	/* Three neighbours in each of many large records. */
 	MPI_Aint next[] = {0, 8, 16};
 	int three[] = {1, 1, 1};
@@ -204,7 +204,12 @@ static void check_views(const char *path, int on_weir)
 	MPI(MPI_Type_create_resized(inner, 0, LENGTH / 4, &view));
 	MPI(MPI_Type_free(&inner));
 	read_by(file, view, "neighbours", ours, MPI_INFO_NULL, read);
-	/* The hints that the file has are not the user's. */
+	/* One process decides for all: the hint is the same in all of them. */
+	MPI(rank ? MPI_Type_contiguous(1000, MPI_DOUBLE, &view) : MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
+	read_by(file, view, "small pieces of one process", sieved, MPI_INFO_NULL, read);
+	MPI(MPI_Type_contiguous(1000, MPI_DOUBLE, &view));
+	read_by(file, view, "and of none", ours, MPI_INFO_NULL, read);
+	/* The hints that the file has are not the user's, but this view has them. */
 	MPI(MPI_File_get_info(file, &info));
 	MPI(MPI_Type_vector(50, 8, 32, MPI_BYTE, &view));
 	read_by(file, view, "hints of the file", ours, info, read);
@@ -219,7 +224,7 @@ static void check_views(const char *path, int on_weir)
 		MPI(MPI_Type_free(&view));
 		view = inner;
 	}
-	read_by(file, view, "nested", ours, MPI_INFO_NULL, read);
+	read_by(file, view, "nested", sieved, MPI_INFO_NULL, read);
 	sizes[1] = 5000;
 	MPI(MPI_Type_create_subarray(2, sizes, parts, starts, MPI_ORDER_C, MPI_CHAR, &view));
 	read_by(file, view, "a part of long rows", ours, MPI_INFO_NULL, read);
