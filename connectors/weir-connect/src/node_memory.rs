@@ -46,7 +46,7 @@ struct Counter(AtomicU64);
 
 /// The reductions that may be in progress at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Channel {
+pub enum ReductionChannel {
     /// Those that a process waits for at once.
     Prompt,
     /// Those that it waits for at a later call.
@@ -103,19 +103,19 @@ impl MemoryAddress {
 
 /// Memory that the first process offers to the others.
 #[derive(Debug)]
-pub struct OfferedMemory {
+pub struct OfferedNodeMemory {
     memory: NodeMemory,
     file: OwnedFd,
     token: u64,
 }
 
-impl OfferedMemory {
+impl OfferedNodeMemory {
     /// Makes memory for `processes` processes, of which this is the first.
     ///
     /// # Errors
     ///
     /// Errors of memfd_create(2), ftruncate(2), mmap(2); `NOSYS`: there are no random numbers.
-    pub fn make(processes: usize) -> Result<OfferedMemory> {
+    pub fn make(processes: usize) -> Result<OfferedNodeMemory> {
         let mut token = [0_u8; 8];
         getrandom::fill(&mut token).map_err(|_| Errno::NOSYS)?;
         let token = u64::from_ne_bytes(token) >> 1;
@@ -126,7 +126,7 @@ impl OfferedMemory {
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let memory = NodeMemory::map(&file, processes, 0)?;
         memory.areas()[0].token.0.store(token, Ordering::Release);
-        Ok(OfferedMemory {
+        Ok(OfferedNodeMemory {
             memory,
             file,
             token,
@@ -236,13 +236,13 @@ impl NodeMemory {
     /// again while others have not called it yet.
     pub fn highest(&self, mine: &[i64], all: &mut [i64], mut pause: impl FnMut()) {
         for (mine, all) in mine.chunks(NUMBERS).zip(all.chunks_mut(NUMBERS)) {
-            self.post(Channel::Prompt, mine);
-            self.collect(Channel::Prompt, all, &mut pause);
+            self.post(ReductionChannel::Prompt, mine);
+            self.collect(ReductionChannel::Prompt, all, &mut pause);
         }
     }
 
     /// Begins a reduction in a channel, in which this process has ended those before. At most 2,048 numbers.
-    pub fn post(&self, channel: Channel, mine: &[i64]) {
+    pub fn post(&self, channel: ReductionChannel, mine: &[i64]) {
         assert!(mine.len() <= NUMBERS, "a round has room for the numbers");
         let own = &self.own().channels[channel as usize];
         let round = own.rounds.0.load(Ordering::Relaxed) + 1;
@@ -253,7 +253,7 @@ impl NodeMemory {
     }
 
     /// Ends the reduction that this process has begun last in a channel: gives the highest numbers. Waits as [`NodeMemory::highest`].
-    pub fn collect(&self, channel: Channel, all: &mut [i64], mut pause: impl FnMut()) {
+    pub fn collect(&self, channel: ReductionChannel, all: &mut [i64], mut pause: impl FnMut()) {
         let round = self.own().channels[channel as usize]
             .rounds
             .0
@@ -275,7 +275,7 @@ impl NodeMemory {
         let call = own.calls.0.load(Ordering::Relaxed) + 1;
         let told = own.told.0.load(Ordering::Relaxed);
         let entry = |index: u64| &own.history[place_of(index)];
-        let last = told.checked_sub(1).map(|last| entry(last));
+        let last = told.checked_sub(1).map(entry);
         if last.is_none_or(|last| last.number.load(Ordering::Relaxed) < number) {
             // The oldest entry is free once all processes have made the call of the one behind it.
             if let Some(oldest) = told.checked_sub(HISTORY as u64) {
@@ -356,7 +356,7 @@ mod tests {
         processes: usize,
         act: impl Fn(usize, &NodeMemory) -> R + Sync,
     ) -> Vec<R> {
-        let offered = OfferedMemory::make(processes).unwrap();
+        let offered = OfferedNodeMemory::make(processes).unwrap();
         let address = MemoryAddress::from_numbers(offered.address().to_numbers()).unwrap();
         let open = |own| NodeMemory::open(address, processes, own).unwrap();
         let mut all: Vec<NodeMemory> = (1..processes).map(open).collect();
@@ -388,10 +388,14 @@ mod tests {
                 if round % 3 == 0 {
                     let mut deferred = [0];
                     if round > 0 {
-                        memory.collect(Channel::Deferred, &mut deferred, std::thread::yield_now);
+                        memory.collect(
+                            ReductionChannel::Deferred,
+                            &mut deferred,
+                            std::thread::yield_now,
+                        );
                         assert_eq!(deferred, [4 - (round - 3)]);
                     }
-                    memory.post(Channel::Deferred, &[own - round]);
+                    memory.post(ReductionChannel::Deferred, &[own - round]);
                 }
             }
         });
@@ -422,7 +426,7 @@ mod tests {
 
     #[test]
     fn only_the_offered_memory_is_opened() {
-        let offered = OfferedMemory::make(2).unwrap();
+        let offered = OfferedNodeMemory::make(2).unwrap();
         let address = offered.address();
         assert!(NodeMemory::open(address, 2, 1).is_ok());
         let wrong_token = MemoryAddress {

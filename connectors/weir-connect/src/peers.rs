@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::mpi::{Communicator, Mpi, MpiHandle, PendingHighest};
-use crate::node_memory::{Channel, MemoryAddress, NodeMemory, OfferedMemory};
+use crate::node_memory::{MemoryAddress, NodeMemory, OfferedNodeMemory, ReductionChannel};
 
 /// The most processes that share memory: each of them looks at the areas of all others.
 const MAX_SHARING: u32 = 1024;
@@ -16,7 +16,7 @@ const MAX_TELLING: usize = 64;
 /// An invitation to a group of processes, before they have agreed that they need one. If it is dropped, there is none.
 #[derive(Debug)]
 pub struct PeersOffer {
-    memory: Option<OfferedMemory>,
+    memory: Option<OfferedNodeMemory>,
     /// This process's rank in the communicator.
     pub rank: u32,
     size: u32,
@@ -33,7 +33,7 @@ impl PeersOffer {
         // SAFETY: the communicator is valid, by the caller.
         let (rank, size) = unsafe { (mpi.rank(comm)?, mpi.size(comm)?) };
         let has_memory = is_wanted && rank == 0 && (2..=MAX_SHARING).contains(&size);
-        let memory = has_memory.then(|| OfferedMemory::make(size as usize).ok());
+        let memory = has_memory.then(|| OfferedNodeMemory::make(size as usize).ok());
         Some(PeersOffer {
             memory: memory.flatten(),
             rank,
@@ -43,7 +43,7 @@ impl PeersOffer {
 
     /// The numbers whose highest ones [`PeersOffer::accept`] takes: they are not negative.
     pub fn numbers(&self) -> [i64; 2] {
-        let address = self.memory.as_ref().map(OfferedMemory::address);
+        let address = self.memory.as_ref().map(OfferedNodeMemory::address);
         address.map_or([0; 2], |address| for_own_server(address).to_numbers())
     }
 
@@ -52,7 +52,12 @@ impl PeersOffer {
     /// # Safety
     ///
     /// All processes of the communicator, which is that of the offer, call this.
-    pub unsafe fn accept(self, mpi: &'static Mpi, comm: MpiHandle, all: [i64; 2]) -> Option<Peers> {
+    pub unsafe fn accept(
+        self,
+        mpi: &'static Mpi,
+        comm: MpiHandle,
+        all: [i64; 2],
+    ) -> Option<FilePeers> {
         let PeersOffer { memory, rank, size } = self;
         let means = if size == 1 {
             Means::Alone
@@ -65,20 +70,20 @@ impl PeersOffer {
                 _ => None,
             };
             let has_memory = memory.is_some() || opened.is_some();
-            // SAFETY: the communicator is valid, and all its processes call this, by the caller.
             let [is_shared] = match address {
+                // SAFETY: the communicator is valid, and all its processes call this, by the caller.
                 Some(_) => unsafe { mpi.all_agree(comm, [has_memory]) },
                 None => [false],
             };
             // The first process has kept its descriptor until all have opened it.
-            let memory = memory.map(OfferedMemory::into_memory).or(opened);
+            let memory = memory.map(OfferedNodeMemory::into_memory).or(opened);
             match memory.filter(|_| is_shared) {
                 Some(memory) => Means::Memory(mpi, Arc::new(memory)),
                 // SAFETY: as above.
                 None => Means::Messages(unsafe { Communicator::copy(mpi, comm)? }, VecDeque::new()),
             }
         };
-        Some(Peers { rank, size, means })
+        Some(FilePeers { rank, size, means })
     }
 }
 
@@ -113,7 +118,7 @@ pub struct PendingAgreement<const N: usize> {
 
 /// A group of processes.
 #[derive(Debug)]
-pub struct Peers {
+pub struct FilePeers {
     /// This process's rank in it.
     pub rank: u32,
     /// The number of its processes.
@@ -121,7 +126,7 @@ pub struct Peers {
     means: Means,
 }
 
-impl Peers {
+impl FilePeers {
     /// The highest of each number over all processes, which must all call this. `None`: MPI failed, and has called its error handler.
     pub fn highest<const N: usize>(&self, mine: [i64; N]) -> Option<[i64; N]> {
         let mut all = mine;
@@ -151,7 +156,7 @@ impl Peers {
         let message = match &self.means {
             Means::Alone => None,
             Means::Memory(_, memory) => {
-                memory.post(Channel::Deferred, &mine);
+                memory.post(ReductionChannel::Deferred, &mine);
                 None
             }
             Means::Messages(comm, _) => comm.begin_highest(&mine),
@@ -166,7 +171,7 @@ impl Peers {
             Means::Alone => Some(mine),
             Means::Memory(mpi, memory) => {
                 let mut all = mine;
-                memory.collect(Channel::Deferred, &mut all, || mpi.pause());
+                memory.collect(ReductionChannel::Deferred, &mut all, || mpi.pause());
                 Some(all)
             }
             Means::Messages(comm, _) => comm.end_highest(message?)?.try_into().ok(),
@@ -198,14 +203,17 @@ impl Peers {
             Means::Alone => None,
             Means::Memory(mpi, memory) => memory.highest_told(|| mpi.pause()),
             Means::Messages(comm, telling) => {
-                let ended = telling.drain(..).map(|oldest| comm.end_highest(oldest));
-                ended.last().flatten()?.first().copied()
+                let mut highest = None;
+                while let Some(oldest) = telling.pop_front() {
+                    highest = comm.end_highest(oldest);
+                }
+                highest?.first().copied()
             }
         }
     }
 
     /// The group of the processes on this node. All processes call this. `None`: MPI failed.
-    pub fn of_node(&self) -> Option<Peers> {
+    pub fn of_node(&self) -> Option<FilePeers> {
         let (rank, size, means) = match &self.means {
             Means::Alone => (self.rank, self.size, Means::Alone),
             Means::Memory(mpi, memory) => {
@@ -216,7 +224,7 @@ impl Peers {
                 (node.rank, node.size, Means::Messages(node, VecDeque::new()))
             }
         };
-        Some(Peers { rank, size, means })
+        Some(FilePeers { rank, size, means })
     }
 
     /// Ends it. All processes call this, before MPI_Finalize.

@@ -30,14 +30,14 @@ const ORDERS_OF_C: [c_int; 2] = [56, 0];
 
 /// A datatype within another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Part {
+struct DatatypePart {
     /// The number of its pieces.
     pieces: u64,
     /// True if copies of it, one behind the other, are one piece.
     is_dense: bool,
 }
 
-impl Part {
+impl DatatypePart {
     /// The number of pieces of so many copies, one behind the other.
     fn repeated(self, count: u64) -> u64 {
         match self.is_dense {
@@ -104,7 +104,7 @@ impl PieceCounter {
     /// # Safety
     ///
     /// A valid datatype.
-    unsafe fn part(&self, datatype: MpiHandle, depth: u32) -> Option<Part> {
+    unsafe fn part(&self, datatype: MpiHandle, depth: u32) -> Option<DatatypePart> {
         // SAFETY: the datatype is valid, by the caller; those within it are as long as `inner` lives.
         unsafe {
             let (size, extent) = self.measure(datatype)?;
@@ -118,11 +118,10 @@ impl PieceCounter {
                         &parts.collect::<Option<Vec<_>>>()?,
                     )?
                 }
-                Some(_) => return None,
                 None if self.reader.is_named(datatype) => 1,
-                None => return None,
+                _ => return None,
             };
-            Some(Part {
+            Some(DatatypePart {
                 pieces,
                 is_dense: pieces <= 1 && size == extent,
             })
@@ -132,7 +131,7 @@ impl PieceCounter {
 
 /// The number of pieces of a datatype, from how it was put together (MPI 4.0, section 5.1.13), with its integer arguments, and the datatypes within
 /// it. Neighbours that touch may count as two. `None`: it is of another kind.
-fn count_pieces(combiner: c_int, numbers: &[c_int], parts: &[Part]) -> Option<u64> {
+fn count_pieces(combiner: c_int, numbers: &[c_int], parts: &[DatatypePart]) -> Option<u64> {
     use combiner::{
         CONTIGUOUS, DUP, HINDEXED, HINDEXED_BLOCK, HVECTOR, INDEXED, INDEXED_BLOCK, RESIZED,
         STRUCT, SUBARRAY, VECTOR,
@@ -184,11 +183,11 @@ fn count_pieces(combiner: c_int, numbers: &[c_int], parts: &[Part]) -> Option<u6
 mod tests {
     use super::*;
 
-    const ELEMENT: Part = Part {
+    const ELEMENT: DatatypePart = DatatypePart {
         pieces: 1,
         is_dense: true,
     };
-    const GAPPED: Part = Part {
+    const GAPPED: DatatypePart = DatatypePart {
         pieces: 3,
         is_dense: false,
     };

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, CStr};
 
 use weir_connect::mpi::{Mpi, MpiHandle};
-use weir_connect::peers::{Peers, PeersOffer};
+use weir_connect::peers::{FilePeers, PeersOffer};
 use weir_connect::place;
 
 use crate::atomic;
@@ -15,7 +15,7 @@ use crate::mpi::{MpiIo, CREATE};
 pub struct OpenChoice {
     calls: ChangedCalls,
     /// The processes, which agree before the open: that may fail in only some of them.
-    peers: Option<Peers>,
+    peers: Option<FilePeers>,
     /// The info object for the open, if it is not the caller's.
     info: Option<MpiHandle>,
 }

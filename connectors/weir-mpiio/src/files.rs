@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use weir_connect::mpi::{Direction, Mpi, MpiHandle};
-use weir_connect::peers::Peers;
+use weir_connect::peers::FilePeers;
 use weir_connect::pieces::PieceCounter;
 
 /// ROMIO's hints for data sieving. The hints that turn off the exchange are not used: without it, ROMIO's calls with a shared
@@ -66,7 +66,7 @@ struct ChangedFile {
 #[derive(Debug)]
 struct CallOrder {
     /// The processes that have the file open; `None`: MPI had no communicator for us.
-    peers: Option<Peers>,
+    peers: Option<FilePeers>,
     /// The direction of the last call.
     last: Mutex<Option<Direction>>,
 }
@@ -167,7 +167,7 @@ impl ChangedCalls {
 }
 
 /// Notes an open file, with its processes.
-pub fn note(file: MpiHandle, calls: ChangedCalls, peers: Option<Peers>) {
+pub fn note(file: MpiHandle, calls: ChangedCalls, peers: Option<FilePeers>) {
     let order = Arc::new(CallOrder {
         peers,
         last: Mutex::new(None),

@@ -15,7 +15,7 @@ use weir_arrays::element::ElementType;
 use weir_arrays::log::{LogEntry, LogRecord};
 use weir_arrays::subarray::Subarray;
 use weir_connect::mpi::Offset;
-use weir_connect::peers::{Peers, PendingAgreement};
+use weir_connect::peers::{FilePeers, PendingAgreement};
 
 use crate::arguments::{self, MemoryType, NamedPart};
 use crate::datatypes::Datatypes;
@@ -108,7 +108,7 @@ pub struct LoggedFile {
     pub datatypes: &'static Datatypes,
     /// PnetCDF's number of the file (`ncid`).
     pub number: c_int,
-    pub peers: Peers,
+    pub peers: FilePeers,
     pub settings: Settings,
     pub log: LogFiles,
     /// The file itself, if processes write the entries without PnetCDF: set in all processes, or in none.
@@ -144,7 +144,7 @@ pub struct LoggedFile {
 #[derive(Debug)]
 pub struct NewFile {
     pub number: c_int,
-    pub peers: Peers,
+    pub peers: FilePeers,
     pub settings: Settings,
     pub log: LogFiles,
     pub direct: Option<DirectFile>,
@@ -522,7 +522,7 @@ impl LoggedFile {
         result
     }
 
-    /// What this process tells the others for a check: bytes of its entries beyond the limit (negative: its room), bytes that the
+    /// The numbers that this process tells the others for a check: bytes of its entries beyond the limit (negative: its room), bytes that the
     /// largest recent call has added, and bytes of the budget in use.
     fn budget_numbers(&self) -> [i64; 3] {
         let limit = self.settings.budget.min(self.limit_of_room());

@@ -16,7 +16,7 @@ use weir_arrays::log::{BlockMap, LogRecord};
 use weir_connect::bugs::contain;
 use weir_connect::complain;
 use weir_connect::mpi::{Mpi, MpiHandle, Offset};
-use weir_connect::peers::{Peers, PeersOffer};
+use weir_connect::peers::{FilePeers, PeersOffer};
 use weir_connect::place;
 
 use crate::datatypes::Datatypes;
@@ -222,7 +222,7 @@ fn inode_of(name: &CStr) -> u64 {
 /// Makes the files of a log. `id`: the numbers for its name. All processes call this. If one of them fails, all
 /// do, and only that one knows the reason.
 fn begin_log(
-    peers: &Peers,
+    peers: &FilePeers,
     settings: &Settings,
     path: &CStr,
     is_shared: bool,

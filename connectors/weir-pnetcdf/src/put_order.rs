@@ -4,7 +4,7 @@
 //! call since the last one, all processes find the same waves.
 
 use weir_arrays::waves::{FileSpan, Waves};
-use weir_connect::peers::Peers;
+use weir_connect::peers::FilePeers;
 
 /// The collective calls since the entries of all processes were moved into the file. The number of calls is the same in all processes.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl PutOrder {
     }
 
     /// Finds the waves of all calls. All processes call this. `None`: MPI failed.
-    pub fn agree(&mut self, peers: &Peers) -> Option<()> {
+    pub fn agree(&mut self, peers: &FilePeers) -> Option<()> {
         self.end_call();
         let all = peers.highest_of(&self.numbers())?;
         self.learn(&all);

@@ -1,6 +1,7 @@
 ! MPI-IO by Fortran's three bindings: mpif.h, the module mpi (-DMODULE) and mpi_f08 (-DF08), which reach MPI by other functions than C
 ! does. Each process writes every n-th number by collective calls, and reads those of the next process: with views of small
-! pieces and of large ones, with hints, in atomic mode. Arguments: the file; the value of ROMIO's hint for data sieving, or "untold", where MPI does not tell it.
+! pieces and of large ones, with hints, in atomic mode. Arguments: the file; the value of
+! ROMIO's hint for data sieving of reads with large pieces, or "untold", where MPI does not tell it.
 #ifdef F08
 #define HANDLE(kind) type(kind)
 #define STATUS type(MPI_Status) :: status
@@ -30,7 +31,7 @@ program mpiio
   call get_command_argument(2, large)
   call MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_CREATE + MPI_MODE_RDWR, MPI_INFO_NULL, file, code)
   call note(code == MPI_SUCCESS, 'open')
-  call write_and_read(1, 1, large)
+  call write_and_read(1, 1, 'automatic')
   call write_and_read(2, 600, large)
   call MPI_File_set_atomicity(file, .true., code)
   call note(code == MPI_SUCCESS, 'atomic mode')
@@ -42,7 +43,7 @@ program mpiio
   call MPI_File_set_info(file, info, code)
   call note(code == MPI_SUCCESS, 'hints')
   call MPI_Info_free(info, code)
-  call write_and_read(5, 1, large)
+  call write_and_read(5, 1, 'automatic')
   call MPI_File_close(file, code)
   call note(code == MPI_SUCCESS, 'close')
   call MPI_Allreduce(MPI_IN_PLACE, wrong, 1, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, code)
