@@ -30,7 +30,7 @@ const INTERNAL: [c_int; 2] = [16, 17];
 /// The predefined handles of MPICH's ABI (mpich.org/abi).
 const MPICH_CONSTANTS: Constants = Constants {
     comm_null: 0x0400_0000,
-    comm_self: 0x4400_0001,
+    comm_world: 0x4400_0000,
     datatype_null: 0x0c00_0000,
     info_null: 0x1c00_0000,
     long_long: 0x4c00_0809,
@@ -61,7 +61,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug)]
 struct Constants {
     comm_null: MpiHandle,
-    comm_self: MpiHandle,
+    comm_world: MpiHandle,
     datatype_null: MpiHandle,
     info_null: MpiHandle,
     long_long: MpiHandle,
@@ -102,6 +102,7 @@ pub struct Mpi {
     iallreduce: MpiBeginAllreduce,
     test: MpiTest,
     iprobe: MpiProbe,
+    initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
     comm_dup: MpiDup,
     comm_free: MpiFree,
     comm_rank: MpiNumber,
@@ -132,7 +133,7 @@ impl Mpi {
             false => MPICH_CONSTANTS,
             true => Constants {
                 comm_null: openmpi(c"ompi_mpi_comm_null")?,
-                comm_self: openmpi(c"ompi_mpi_comm_self")?,
+                comm_world: openmpi(c"ompi_mpi_comm_world")?,
                 datatype_null: openmpi(c"ompi_mpi_datatype_null")?,
                 info_null: openmpi(c"ompi_mpi_info_null")?,
                 long_long: openmpi(c"ompi_mpi_long_long_int")?,
@@ -152,6 +153,7 @@ impl Mpi {
                 iallreduce: function(c"PMPI_Iallreduce")?,
                 test: function(c"PMPI_Test")?,
                 iprobe: function(c"PMPI_Iprobe")?,
+                initialized: function(c"PMPI_Initialized")?,
                 comm_dup: function(c"PMPI_Comm_dup")?,
                 comm_free: function(c"PMPI_Comm_free")?,
                 comm_rank: function(c"PMPI_Comm_rank")?,
@@ -284,20 +286,36 @@ impl Mpi {
         STATUS_IGNORE[usize::from(self.is_openmpi)] as *mut c_void
     }
 
+    /// True if this process may wait outside of MPI: [`Mpi::pause`] needs a `MPI_COMM_WORLD` of several processes. A program may have
+    /// none (sessions, MPI 4.0), or be alone in it (MPI_Comm_spawn).
+    pub fn can_pause(&self) -> bool {
+        let mut is_initialized = 0;
+        // SAFETY: room for a flag; with it set `MPI_COMM_WORLD` is valid.
+        unsafe {
+            let code = (self.initialized)(&raw mut is_initialized);
+            code == SUCCESS
+                && is_initialized != 0
+                && self
+                    .size(self.constants.comm_world)
+                    .is_some_and(|size| size > 1)
+        }
+    }
+
     /// For a wait outside of MPI: lets MPI deal with messages, which another process may need before it does what is waited for, and
-    /// yields the processor.
+    /// yields the processor. Only where [`Mpi::can_pause`] is true: a probe of a communicator of one process makes MPICH look at that
+    /// process's own messages alone.
     pub fn pause(&self) {
-        // A probe that finds a message may return at once. A program hardly sends itself several with these tags.
+        // A probe that finds a message may return at once. A program hardly has several pending with these tags.
         static TURN: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed) % PROBED_TAGS;
         let tag = LAST_TAG - turn.cast_signed();
         let mut is_found = 0;
-        // SAFETY: a predefined communicator, of which this is process 0, a valid tag, and room for a flag.
+        // SAFETY: a predefined communicator, which has a process 0, a valid tag, and room for a flag.
         unsafe {
             (self.iprobe)(
                 0,
                 tag,
-                self.constants.comm_self,
+                self.constants.comm_world,
                 &raw mut is_found,
                 self.no_status(),
             )

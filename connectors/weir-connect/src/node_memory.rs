@@ -61,7 +61,7 @@ struct PostedNumbers {
     numbers: [[AtomicI64; NUMBERS]; 2],
 }
 
-/// The memory of one process. Zeros are its first state. A page is in use only once it is written.
+/// The memory of one process. Zeros are its first state.
 #[repr(C, align(4096))]
 struct ProcessArea {
     /// In the first area: the token of the memory.
@@ -209,11 +209,19 @@ impl NodeMemory {
             )
         }?;
         let areas = NonNull::new(areas.cast()).expect("the kernel does not map page 0");
-        Ok(NodeMemory {
+        let memory = NodeMemory {
             areas,
             processes,
             own,
-        })
+        };
+        // The pages of the counters lie near the processor that touches them first.
+        let ProcessArea {
+            calls, channels, ..
+        } = memory.own();
+        for counter in [calls, &channels[0].rounds, &channels[1].rounds] {
+            counter.0.store(0, Ordering::Relaxed);
+        }
+        Ok(memory)
     }
 
     fn areas(&self) -> &[ProcessArea] {

@@ -9,7 +9,7 @@ use crate::mpi::{Communicator, Mpi, MpiHandle, PendingHighest};
 use crate::node_memory::{MemoryAddress, NodeMemory, OfferedNodeMemory, ReductionChannel};
 
 /// The most processes that share memory: each of them looks at the areas of all others.
-const MAX_SHARING: u32 = 1024;
+const MAX_SHARING: u32 = 256;
 /// The most reductions of told numbers in progress.
 const MAX_TELLING: usize = 64;
 
@@ -32,7 +32,8 @@ impl PeersOffer {
     pub unsafe fn make(mpi: &Mpi, comm: MpiHandle, is_wanted: bool) -> Option<PeersOffer> {
         // SAFETY: the communicator is valid, by the caller.
         let (rank, size) = unsafe { (mpi.rank(comm)?, mpi.size(comm)?) };
-        let has_memory = is_wanted && rank == 0 && (2..=MAX_SHARING).contains(&size);
+        let has_memory =
+            is_wanted && rank == 0 && (2..=MAX_SHARING).contains(&size) && mpi.can_pause();
         let memory = has_memory.then(|| OfferedNodeMemory::make(size as usize).ok());
         Some(PeersOffer {
             memory: memory.flatten(),
@@ -69,7 +70,7 @@ impl PeersOffer {
                 }
                 _ => None,
             };
-            let has_memory = memory.is_some() || opened.is_some();
+            let has_memory = (memory.is_some() || opened.is_some()) && mpi.can_pause();
             let [is_shared] = match address {
                 // SAFETY: the communicator is valid, and all its processes call this, by the caller.
                 Some(_) => unsafe { mpi.all_agree(comm, [has_memory]) },

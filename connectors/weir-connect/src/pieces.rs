@@ -6,6 +6,8 @@ use crate::datatypes::DatatypeReader;
 use crate::mpi::{Count, Mpi, MpiHandle, SUCCESS};
 use crate::symbols::function;
 
+/// So many pieces that the gap behind the last one does not count.
+const MANY_PIECES: u64 = 16;
 /// The most datatypes within each other that are looked at.
 const MAX_DEPTH: u32 = 32;
 
@@ -56,6 +58,7 @@ pub struct PieceCounter {
     reader: DatatypeReader,
     size: MeasureSize,
     extent: MeasureExtent,
+    true_extent: MeasureExtent,
 }
 
 impl PieceCounter {
@@ -67,12 +70,13 @@ impl PieceCounter {
                 reader: DatatypeReader::find(mpi)?,
                 size: function(c"PMPI_Type_size_x")?,
                 extent: function(c"PMPI_Type_get_extent_x")?,
+                true_extent: function(c"PMPI_Type_get_true_extent_x")?,
             })
         }
     }
 
-    /// The average distance from the begin of a piece to that of the next one, bytes. `None`: the datatype is one piece, or its pieces
-    /// cannot be counted.
+    /// The average distance from the begin of a piece to that of the next one, bytes: with few pieces in copies of the datatype one
+    /// behind the other, with many within one. `None`: the datatype is one piece, or its pieces cannot be counted.
     ///
     /// # Safety
     ///
@@ -81,8 +85,14 @@ impl PieceCounter {
         // SAFETY: the datatype is valid, by the caller.
         unsafe {
             let part = self.part(datatype, 0).filter(|part| !part.is_dense)?;
-            let (_, extent) = self.measure(datatype)?;
-            u64::try_from(extent).ok()?.checked_div(part.pieces)
+            let (mut lower, mut extent) = (0, 0);
+            let measure = match part.pieces {
+                MANY_PIECES.. => self.true_extent,
+                _ => self.extent,
+            };
+            let is_measured = measure(datatype, &raw mut lower, &raw mut extent) == SUCCESS;
+            let extent = u64::try_from(extent).ok().filter(|_| is_measured)?;
+            extent.checked_div(part.pieces)
         }
     }
 

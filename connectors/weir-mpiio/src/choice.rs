@@ -8,7 +8,7 @@ use weir_connect::place;
 
 use crate::atomic;
 use crate::files::{self, ChangedCalls};
-use crate::mpi::{MpiIo, CREATE};
+use crate::mpi::{MpiIo, CREATE, WRITE_ONLY};
 
 /// The calls of a file that is about to be opened.
 #[derive(Debug)]
@@ -60,7 +60,8 @@ impl OpenChoice {
             let Some([writes, reads, place, token]) = mpi.highest(comm, mine) else {
                 return none;
             };
-            let (writes, reads) = (writes == 0, reads == 0);
+            // The mode is the same in all processes.
+            let (writes, reads) = (writes == 0, reads == 0 && mode & WRITE_ONLY == 0);
             if !writes && !reads {
                 return none;
             }

@@ -46,13 +46,22 @@ pub struct ChangedCalls {
     view: ViewPieces,
 }
 
-/// The pieces of a file's view, in at least one of its processes.
+/// The pieces of a file's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum ViewPieces {
+pub enum ViewPieces {
+    /// Large or far apart, in at least one process: with data sieving that would read what lies between.
     #[default]
     Large,
     /// Many and close together: reads are faster with data sieving.
     Small,
+}
+
+/// The hint for a view.
+#[derive(Clone, Copy, Debug)]
+pub struct ViewHint {
+    /// An info object of our own, in the place of the user's.
+    pub info: MpiHandle,
+    view: ViewPieces,
 }
 
 /// An open file.
@@ -216,7 +225,8 @@ pub unsafe fn heed_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) {
     // SAFETY: the info object is valid or null, by the caller.
     let wanted = unsafe { ChangedCalls::wanted(mpi, info) };
     change(file, |calls| {
-        let given = calls.hints();
+        // From MPI_File_get_info(3), at some time.
+        let given = [calls.hints(), calls.usual_hints()].concat();
         calls.writes &= wanted.writes;
         calls.reads &= wanted.reads;
         // SAFETY: as above.
@@ -224,9 +234,9 @@ pub unsafe fn heed_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) {
     });
 }
 
-/// Chooses the hint for data sieving of reads for a view that a file is about to get: all its processes call this. Returns an info
-/// object of our own, to be given with the view in the place of the user's; `None`: the hint stays. ROMIO takes an info object
-/// collectively, so the processes agree, although their views differ.
+/// Chooses the hint for data sieving of reads for a view that a file is about to get: all its processes call this. `None`: the hint
+/// stays. ROMIO takes an info object collectively, so the processes agree, although their views differ. Those whose view has no gaps
+/// have no say.
 ///
 /// # Safety
 ///
@@ -236,7 +246,7 @@ pub unsafe fn hint_for_view(
     file: MpiHandle,
     filetype: MpiHandle,
     info: MpiHandle,
-) -> Option<MpiHandle> {
+) -> Option<ViewHint> {
     static COUNTER: OnceLock<Option<PieceCounter>> = OnceLock::new();
     let (calls, order) = find(file).filter(|(calls, _)| calls.reads)?;
     let name = ROMIO[SIEVED_READS].0;
@@ -250,19 +260,27 @@ pub unsafe fn hint_for_view(
         (spacing, is_users)
     };
     let is_small = spacing.is_some_and(|spacing| spacing < SIEVED_SPACING);
-    let mine = [i64::from(is_small), i64::from(is_users)];
-    let [is_small, is_users] = order.peers.as_ref()?.highest(mine)?;
-    let view = match is_small {
-        0 => ViewPieces::Large,
-        _ => ViewPieces::Small,
+    let is_large = spacing.is_some_and(|spacing| spacing >= SIEVED_SPACING);
+    let mine = [is_small, is_large, is_users].map(i64::from);
+    let [is_small, is_large, is_users] = order.peers.as_ref()?.highest(mine)?;
+    let view = match (is_small, is_large) {
+        (_, 1) => ViewPieces::Large,
+        (1, _) => ViewPieces::Small,
+        _ => calls.view,
     };
     if is_users != 0 || view == calls.view {
         return None;
     }
-    let calls = change(file, |calls| calls.view = view)?;
-    let hint = calls.hints().into_iter().find(|hint| hint.0 == name)?;
+    let hints = ChangedCalls { view, ..calls }.hints();
+    let hint = hints.into_iter().find(|hint| hint.0 == name)?;
     // SAFETY: the info object is valid or null, by the caller.
-    unsafe { mpi.with_hints(info, &[hint]) }
+    let info = unsafe { mpi.with_hints(info, &[hint]) }?;
+    Some(ViewHint { info, view })
+}
+
+/// Notes that a file has got the view for which the hint was.
+pub fn note_view(file: MpiHandle, hint: ViewHint) {
+    change(file, |calls| calls.view = hint.view);
 }
 
 /// Notes a file's mode. Returns its hints; `None`: none of its calls are changed.

@@ -20,7 +20,7 @@ use weir_connect::symbols::function;
 
 use crate::atomic;
 use crate::choice::{self, OpenChoice};
-use crate::files;
+use crate::files::{self, ViewHint};
 use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
@@ -152,11 +152,12 @@ unsafe fn set_code(code: *mut Fint, value: Fint) {
     }
 }
 
-/// An info object of our own for a view.
+/// The hint for a view, with Fortran's handle of its info object.
 #[derive(Clone, Copy)]
 struct HintedView {
     mpi: &'static Mpi,
-    info: MpiHandle,
+    hint: ViewHint,
+    file: MpiHandle,
     in_fortran: Fint,
 }
 
@@ -177,11 +178,13 @@ unsafe fn hint_for_view(
         let mpi = handles.mpi.mpi;
         let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
         let users = handles.in_c(ObjectKind::Info, *info);
-        let info = files::hint_for_view(mpi, handles.file(file), filetype, users)?;
-        let in_fortran = handles.info(info);
+        let file = handles.file(file);
+        let hint = files::hint_for_view(mpi, file, filetype, users)?;
+        let in_fortran = handles.info(hint.info);
         Some(HintedView {
             mpi,
-            info,
+            hint,
+            file,
             in_fortran,
         })
     };
@@ -368,7 +371,10 @@ macro_rules! file_calls {
                     representation_bytes,
                 );
                 if let Some(hinted) = hinted {
-                    hinted.mpi.free_info(hinted.info);
+                    hinted.mpi.free_info(hinted.hint.info);
+                    if *code == SUCCESS {
+                        attempt(|| files::note_view(hinted.file, hinted.hint));
+                    }
                 }
                 if *code == SUCCESS {
                     heed_hints($is_openmpi, file, info);

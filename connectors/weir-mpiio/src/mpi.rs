@@ -8,6 +8,8 @@ use weir_connect::symbols::function;
 
 /// `MPI_MODE_CREATE`, of MPICH and of Open MPI.
 pub const CREATE: c_int = 1;
+/// `MPI_MODE_WRONLY`, of both.
+pub const WRITE_ONLY: c_int = 4;
 
 type MpiFileOpen =
     unsafe extern "C" fn(MpiHandle, *const c_char, c_int, MpiHandle, *mut MpiHandle) -> c_int;

@@ -138,7 +138,7 @@ fn end_file(number: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // The communicator is freed before PnetCDF forgets the number, which another file may get at once.
     match flushed.is_moved {
         true => files::end_log(number),
-        false => drop(files::forget(number)),
+        false => files::forget_kept(number),
     }
     first_error(flushed.code, call())
 }

@@ -502,8 +502,8 @@ impl LoggedFile {
     /// Called after collective puts. From time to time it checks the budgets of all processes, and flushes when one process has
     /// used up its own. All processes check after the same call, since its number comes from values that all know.
     ///
-    /// A check has two parts, so that no process waits for others that are only some calls behind: it begins after one call, and ends
-    /// after a later one.
+    /// A check has two parts, so that processes seldom wait for others that are only some calls behind: it begins after one call, and
+    /// ends after a later one. The first is at once, since nothing is known then, and so are those near the limit.
     pub fn check_budget(&mut self) -> c_int {
         self.order.end_call();
         self.tell_records();
@@ -516,7 +516,7 @@ impl LoggedFile {
         }
         let result = match self.check.take() {
             Some(check) => self.end_check(check),
-            None => NC_NOERR,
+            None => self.check_now(),
         };
         self.begin_check();
         result
@@ -553,12 +553,17 @@ impl LoggedFile {
         let room = u64::try_from(-over).unwrap_or(0);
         let largest = u64::try_from(largest).unwrap_or(0).max(1);
         let safe = (room / 4 / largest).saturating_sub(self.puts_until_check);
-        let longest = MAX_PUTS_UNCHECKED.min(2 * self.puts_until_check);
+        // Less than twice as many, since they become known one check later.
+        let longest = MAX_PUTS_UNCHECKED.min(self.puts_until_check + self.puts_until_check / 2 + 1);
         self.puts_until_check = safe.clamp(1, longest);
-        if safe > 0 && most_used > 0 {
-            return NC_NOERR;
+        match safe > 0 && most_used > 0 {
+            true => NC_NOERR,
+            false => self.check_now(),
         }
-        // The numbers of the present call decide.
+    }
+
+    /// Flushes if one process has used up its room by the present call, for which this waits.
+    fn check_now(&mut self) -> c_int {
         let Some([over, _, most_used]) = self.peers.highest(self.budget_numbers()) else {
             return NC_EMPI;
         };

@@ -308,6 +308,14 @@ pub fn note_defined(number: c_int) {
     }
 }
 
+/// Ends the logging of a file whose log is kept. All processes call this.
+pub fn forget_kept(number: c_int) {
+    if let Some(mut file) = forget(number) {
+        file.abandon_check();
+        file.peers.free();
+    }
+}
+
 /// Ends and removes the log of a file whose entries are all in the file. All processes call this.
 pub fn end_log(number: c_int) {
     let Some(mut file) = forget(number) else {
