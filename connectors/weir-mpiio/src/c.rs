@@ -122,14 +122,11 @@ pub unsafe extern "C" fn MPI_File_set_view(
                 || files::hint_for_view(mpi.mpi, file, filetype, info),
                 || None,
             );
-            let given = hinted.map_or(info, |hinted| hinted.info);
+            let given = hinted.unwrap_or(info);
             let code =
                 (mpi.file_set_view)(file, displacement, etype, filetype, representation, given);
-            if let Some(hinted) = hinted {
-                mpi.mpi.free_info(hinted.info);
-                if code == SUCCESS {
-                    attempt(|| files::note_view(file, hinted));
-                }
+            if let Some(own) = hinted {
+                mpi.mpi.free_info(own);
             }
             if code == SUCCESS {
                 attempt(|| files::heed_hints(mpi.mpi, file, info));

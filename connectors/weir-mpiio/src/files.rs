@@ -48,20 +48,12 @@ pub struct ChangedCalls {
 
 /// The pieces of a file's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ViewPieces {
+enum ViewPieces {
     /// Large or far apart, in at least one process: with data sieving that would read what lies between.
     #[default]
     Large,
     /// Many and close together: reads are faster with data sieving.
     Small,
-}
-
-/// The hint for a view.
-#[derive(Clone, Copy, Debug)]
-pub struct ViewHint {
-    /// An info object of our own, in the place of the user's.
-    pub info: MpiHandle,
-    view: ViewPieces,
 }
 
 /// An open file.
@@ -234,9 +226,9 @@ pub unsafe fn heed_hints(mpi: &Mpi, file: MpiHandle, info: MpiHandle) {
     });
 }
 
-/// Chooses the hint for data sieving of reads for a view that a file is about to get: all its processes call this. `None`: the hint
-/// stays. ROMIO takes an info object collectively, so the processes agree, although their views differ. Those whose view has no gaps
-/// have no say.
+/// Chooses the hint for data sieving of reads for a view that a file is about to get: all its processes call this. Returns an info
+/// object of our own, to be given with the view in the place of the user's; `None`: the hint stays. ROMIO takes an info object
+/// collectively, so the processes agree, although their views differ. Those whose view has no gaps have no say.
 ///
 /// # Safety
 ///
@@ -246,7 +238,7 @@ pub unsafe fn hint_for_view(
     file: MpiHandle,
     filetype: MpiHandle,
     info: MpiHandle,
-) -> Option<ViewHint> {
+) -> Option<MpiHandle> {
     static COUNTER: OnceLock<Option<PieceCounter>> = OnceLock::new();
     let (calls, order) = find(file).filter(|(calls, _)| calls.reads)?;
     let name = ROMIO[SIEVED_READS].0;
@@ -271,16 +263,11 @@ pub unsafe fn hint_for_view(
     if is_users != 0 || view == calls.view {
         return None;
     }
-    let hints = ChangedCalls { view, ..calls }.hints();
-    let hint = hints.into_iter().find(|hint| hint.0 == name)?;
+    // Also if MPI then refuses the view: what all processes note here must be the same in all of them.
+    let calls = change(file, |calls| calls.view = view)?;
+    let hint = calls.hints().into_iter().find(|hint| hint.0 == name)?;
     // SAFETY: the info object is valid or null, by the caller.
-    let info = unsafe { mpi.with_hints(info, &[hint]) }?;
-    Some(ViewHint { info, view })
-}
-
-/// Notes that a file has got the view for which the hint was.
-pub fn note_view(file: MpiHandle, hint: ViewHint) {
-    change(file, |calls| calls.view = hint.view);
+    unsafe { mpi.with_hints(info, &[hint]) }
 }
 
 /// Notes a file's mode. Returns its hints; `None`: none of its calls are changed.

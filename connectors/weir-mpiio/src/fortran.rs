@@ -20,7 +20,7 @@ use weir_connect::symbols::function;
 
 use crate::atomic;
 use crate::choice::{self, OpenChoice};
-use crate::files::{self, ViewHint};
+use crate::files;
 use crate::mpi::MpiIo;
 
 type FromFortran = unsafe extern "C" fn(Fint) -> MpiHandle;
@@ -152,12 +152,11 @@ unsafe fn set_code(code: *mut Fint, value: Fint) {
     }
 }
 
-/// The hint for a view, with Fortran's handle of its info object.
+/// An info object of our own for a view.
 #[derive(Clone, Copy)]
-struct HintedView {
+struct ViewInfo {
     mpi: &'static Mpi,
-    hint: ViewHint,
-    file: MpiHandle,
+    info: MpiHandle,
     in_fortran: Fint,
 }
 
@@ -171,20 +170,18 @@ unsafe fn hint_for_view(
     file: *const Fint,
     filetype: *const Fint,
     info: *const Fint,
-) -> Option<HintedView> {
+) -> Option<ViewInfo> {
     // SAFETY: the handles are valid, by the caller.
     let work = || unsafe {
         let handles = Conversions::get(is_openmpi)?;
         let mpi = handles.mpi.mpi;
         let filetype = handles.in_c(ObjectKind::Datatype, *filetype);
         let users = handles.in_c(ObjectKind::Info, *info);
-        let file = handles.file(file);
-        let hint = files::hint_for_view(mpi, file, filetype, users)?;
-        let in_fortran = handles.info(hint.info);
-        Some(HintedView {
+        let info = files::hint_for_view(mpi, handles.file(file), filetype, users)?;
+        let in_fortran = handles.info(info);
+        Some(ViewInfo {
             mpi,
-            hint,
-            file,
+            info,
             in_fortran,
         })
     };
@@ -371,10 +368,7 @@ macro_rules! file_calls {
                     representation_bytes,
                 );
                 if let Some(hinted) = hinted {
-                    hinted.mpi.free_info(hinted.hint.info);
-                    if *code == SUCCESS {
-                        attempt(|| files::note_view(hinted.file, hinted.hint));
-                    }
+                    hinted.mpi.free_info(hinted.info);
                 }
                 if *code == SUCCESS {
                     heed_hints($is_openmpi, file, info);
