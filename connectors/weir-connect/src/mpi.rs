@@ -215,48 +215,45 @@ impl Mpi {
     /// # Safety
     ///
     /// A valid communicator, and lists of the same length in all of its processes.
-    unsafe fn reduce_to_highest(&self, comm: MpiHandle, mine: &[i64], all: &mut [i64]) -> bool {
+    pub(crate) unsafe fn reduce_to_highest(
+        &self,
+        comm: MpiHandle,
+        mine: &[i64],
+        all: &mut [i64],
+    ) -> bool {
         let pieces = mine.chunks(REDUCED_AT_ONCE);
         let mut pairs = pieces.zip(all.chunks_mut(REDUCED_AT_ONCE));
         pairs.all(|(mine, all)| {
-            let count = c_int::try_from(mine.len()).expect("at most those at once");
-            let (sent, mut received) = (mine.to_vec(), vec![0; mine.len()]);
-            // SAFETY: both lists have `count` numbers, and live until the wait has ended; the caller owes a valid communicator.
-            let request =
-                unsafe { self.begin_reduction(comm, sent.as_ptr(), received.as_mut_ptr(), count) };
-            let Some(mut request) = request else {
-                return false;
-            };
-            if !self.wait_for(&mut request) {
-                // MPI may still use them.
-                std::mem::forget((sent, received));
-                return false;
+            // SAFETY: the caller owes a valid communicator.
+            let pending = unsafe { self.begin_highest(comm, mine) };
+            let highest = pending.and_then(|pending| self.end_highest(pending));
+            if let Some(highest) = &highest {
+                all.copy_from_slice(highest);
             }
-            all.copy_from_slice(&received);
-            true
+            highest.is_some()
         })
     }
 
-    /// Begins a reduction to the highest of each number. `None`: MPI failed.
+    /// Begins a reduction to the highest of each number; does not wait for it. `None`: MPI failed.
     ///
     /// # Safety
     ///
-    /// A valid communicator. Both lists have `count` numbers, which nobody else uses until MPI is done.
-    unsafe fn begin_reduction(
-        &self,
-        comm: MpiHandle,
-        mine: *const i64,
-        all: *mut i64,
-        count: c_int,
-    ) -> Option<MpiHandle> {
+    /// A valid communicator, and lists of the same length in all of its processes.
+    unsafe fn begin_highest(&self, comm: MpiHandle, mine: &[i64]) -> Option<PendingHighest> {
+        let count = c_int::try_from(mine.len()).ok()?;
+        let numbers = NonNull::from(Box::leak(Box::new(ReducedNumbers {
+            mine: mine.to_vec(),
+            highest: mine.to_vec(),
+        })));
+        let at = numbers.as_ptr();
         let mut request: MpiHandle = 0;
         let Constants { long_long, max, .. } = self.constants;
-        // SAFETY: lists of `count` numbers of type `long long`, which live until MPI is done, and a valid communicator, by the
-        // caller; room for a handle.
+        // SAFETY: lists of `count` numbers of type `long long`, which live until MPI is done: only `end_highest` frees them, after the
+        // wait. A valid communicator, by the caller; room for a handle.
         let code = unsafe {
             (self.iallreduce)(
-                mine.cast(),
-                all.cast(),
+                (*at).mine.as_ptr().cast(),
+                (*at).highest.as_mut_ptr().cast(),
                 count,
                 long_long,
                 max,
@@ -264,7 +261,15 @@ impl Mpi {
                 &raw mut request,
             )
         };
-        (code == SUCCESS).then_some(request)
+        (code == SUCCESS).then_some(PendingHighest { numbers, request })
+    }
+
+    /// Waits until all processes have begun it. `None`: MPI failed.
+    fn end_highest(&self, mut pending: PendingHighest) -> Option<Vec<i64>> {
+        self.wait_for(&mut pending.request).then_some(())?;
+        // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
+        let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
+        Some(numbers.highest)
     }
 
     /// Waits for a request; false: MPI failed. It yields the processor, since MPICH's wait polls without: where processes share cores,
@@ -500,29 +505,16 @@ impl Communicator {
         unsafe { self.mpi.reduce_to_highest(self.comm, mine, all) }
     }
 
-    /// Begins a reduction of a few numbers to the highest of each over all processes; does not wait for it. All processes must call
-    /// this, in the same order as their other calls with this communicator. `None`: MPI failed, and has called its error handler.
+    /// Begins a reduction to the highest of each number over all processes; does not wait for it. All processes must call this, in the
+    /// same order as their other calls with this communicator. `None`: MPI failed, and has called its error handler.
     pub fn begin_highest(&self, mine: &[i64]) -> Option<PendingHighest> {
-        let count = c_int::try_from(mine.len()).ok()?;
-        let numbers = NonNull::from(Box::leak(Box::new(ReducedNumbers {
-            mine: mine.to_vec(),
-            highest: mine.to_vec(),
-        })));
-        let at = numbers.as_ptr();
-        // SAFETY: each pointer is to `count` numbers, which live until MPI is done: only `end_highest` frees them, after the wait.
-        let request = unsafe {
-            let (mine, highest) = ((*at).mine.as_ptr(), (*at).highest.as_mut_ptr());
-            self.mpi.begin_reduction(self.comm, mine, highest, count)
-        }?;
-        Some(PendingHighest { numbers, request })
+        // SAFETY: the communicator is ours, and all its processes call this.
+        unsafe { self.mpi.begin_highest(self.comm, mine) }
     }
 
     /// Waits until all processes have begun it. `None`: MPI failed.
-    pub fn end_highest(&self, mut pending: PendingHighest) -> Option<Vec<i64>> {
-        self.mpi.wait_for(&mut pending.request).then_some(())?;
-        // SAFETY: `begin_highest` leaked this box, and MPI does not use it any more.
-        let numbers = unsafe { Box::from_raw(pending.numbers.as_ptr()) };
-        Some(numbers.highest)
+    pub fn end_highest(&self, pending: PendingHighest) -> Option<Vec<i64>> {
+        self.mpi.end_highest(pending)
     }
 
     /// Frees it. All processes must call this, before MPI_Finalize.

@@ -278,7 +278,7 @@ impl NodeMemory {
 
     /// Ends a collective call, and tells the other processes a number, which never becomes less. Waits only if this process is
     /// thousands of changes ahead of another one.
-    pub fn tell(&self, number: i64, mut pause: impl FnMut()) {
+    pub fn tell_number(&self, number: i64, mut pause: impl FnMut()) {
         let own = self.own();
         let call = own.calls.0.load(Ordering::Relaxed) + 1;
         let told = own.told.0.load(Ordering::Relaxed);
@@ -421,7 +421,7 @@ mod tests {
                     0 => call / 7 * 7 + 3,
                     _ => call - i64::try_from(own).unwrap(),
                 };
-                memory.tell(number, std::thread::yield_now);
+                memory.tell_number(number, std::thread::yield_now);
                 // One process asks often, one seldom, and one never.
                 let asks = own == 0 && call % 3 == 0 || own == 1 && call % 1000 == 0;
                 if asks || call == calls {

@@ -17,6 +17,8 @@ const MAX_TELLING: usize = 64;
 #[derive(Debug)]
 pub struct PeersOffer {
     memory: Option<OfferedNodeMemory>,
+    /// Where the first process offers memory, once the processes have agreed.
+    address: Option<MemoryAddress>,
     /// This process's rank in the communicator.
     pub rank: u32,
     size: u32,
@@ -37,33 +39,52 @@ impl PeersOffer {
         let memory = has_memory.then(|| OfferedNodeMemory::make(size as usize).ok());
         Some(PeersOffer {
             memory: memory.flatten(),
+            address: None,
             rank,
             size,
         })
     }
 
-    /// The numbers whose highest ones [`PeersOffer::accept`] takes: they are not negative.
-    pub fn numbers(&self) -> [i64; 2] {
-        let address = self.memory.as_ref().map(OfferedNodeMemory::address);
-        address.map_or([0; 2], |address| for_own_server(address).to_numbers())
-    }
-
-    /// Makes the group, from the highest ones of the numbers of all processes. `None`: MPI failed, and has called its error handler.
+    /// The highest of each number over all processes. With them the others learn where the memory is. `None`: MPI failed, and has
+    /// called its error handler.
     ///
     /// # Safety
     ///
     /// All processes of the communicator, which is that of the offer, call this.
-    pub unsafe fn accept(
-        self,
-        mpi: &'static Mpi,
+    pub unsafe fn highest<const N: usize>(
+        &mut self,
+        mpi: &Mpi,
         comm: MpiHandle,
-        all: [i64; 2],
-    ) -> Option<FilePeers> {
-        let PeersOffer { memory, rank, size } = self;
+        mine: [i64; N],
+    ) -> Option<[i64; N]> {
+        let address = self.memory.as_ref().map(OfferedNodeMemory::address);
+        let address = address.map_or([0; 2], |address| for_own_server(address).to_numbers());
+        let mine = [&mine[..], &address].concat();
+        let mut all = vec![0; mine.len()];
+        // SAFETY: the communicator is valid, and all its processes call this, by the caller.
+        if !unsafe { mpi.reduce_to_highest(comm, &mine, &mut all) } {
+            return None;
+        }
+        let (all, address) = all.split_last_chunk()?;
+        self.address = MemoryAddress::from_numbers(*address).map(for_own_server);
+        all.try_into().ok()
+    }
+
+    /// Makes the group, after [`PeersOffer::highest`]. `None`: MPI failed, and has called its error handler.
+    ///
+    /// # Safety
+    ///
+    /// All processes of the communicator, which is that of the offer, call this.
+    pub unsafe fn accept(self, mpi: &'static Mpi, comm: MpiHandle) -> Option<FilePeers> {
+        let PeersOffer {
+            memory,
+            address,
+            rank,
+            size,
+        } = self;
         let means = if size == 1 {
             Means::Alone
         } else {
-            let address = MemoryAddress::from_numbers(all).map(for_own_server);
             let opened = match (&memory, address) {
                 (None, Some(address)) => {
                     NodeMemory::open(address, size as usize, rank as usize).ok()
@@ -181,10 +202,10 @@ impl FilePeers {
 
     /// Ends a collective call, and tells the other processes a number, which never becomes less. All processes call this after the
     /// same calls; it seldom waits.
-    pub fn tell(&mut self, number: i64) {
+    pub fn tell_number(&mut self, number: i64) {
         match &mut self.means {
             Means::Alone => {}
-            Means::Memory(mpi, memory) => memory.tell(number, || mpi.pause()),
+            Means::Memory(mpi, memory) => memory.tell_number(number, || mpi.pause()),
             Means::Messages(comm, telling) => {
                 telling.extend(comm.begin_highest(&[number]));
                 if telling.len() > MAX_TELLING {

@@ -85,30 +85,13 @@ impl PieceCounter {
         // SAFETY: the datatype is valid, by the caller.
         unsafe {
             let part = self.part(datatype, 0).filter(|part| !part.is_dense)?;
-            let (mut lower, mut extent) = (0, 0);
             let measure = match part.pieces {
                 MANY_PIECES.. => self.true_extent,
                 _ => self.extent,
             };
-            let is_measured = measure(datatype, &raw mut lower, &raw mut extent) == SUCCESS;
-            let extent = u64::try_from(extent).ok().filter(|_| is_measured)?;
+            let extent = u64::try_from(extent_by(measure, datatype)?).ok()?;
             extent.checked_div(part.pieces)
         }
-    }
-
-    /// The size and the extent of a datatype.
-    ///
-    /// # Safety
-    ///
-    /// A valid datatype.
-    unsafe fn measure(&self, datatype: MpiHandle) -> Option<(Count, Count)> {
-        let (mut size, mut lower, mut extent) = (0, 0, 0);
-        // SAFETY: the datatype is valid, by the caller; room for each number.
-        let is_measured = unsafe {
-            (self.size)(datatype, &raw mut size) == SUCCESS
-                && (self.extent)(datatype, &raw mut lower, &raw mut extent) == SUCCESS
-        };
-        is_measured.then_some((size, extent))
     }
 
     /// # Safety
@@ -117,7 +100,11 @@ impl PieceCounter {
     unsafe fn part(&self, datatype: MpiHandle, depth: u32) -> Option<DatatypePart> {
         // SAFETY: the datatype is valid, by the caller; those within it are as long as `inner` lives.
         unsafe {
-            let (size, extent) = self.measure(datatype)?;
+            let mut size = 0;
+            if (self.size)(datatype, &raw mut size) != SUCCESS {
+                return None;
+            }
+            let extent = extent_by(self.extent, datatype)?;
             let pieces = match self.reader.read(datatype) {
                 Some(inner) if depth < MAX_DEPTH => {
                     let parts = inner.datatypes.iter();
@@ -139,6 +126,18 @@ impl PieceCounter {
     }
 }
 
+/// The extent, or true extent, of a datatype.
+///
+/// # Safety
+///
+/// A valid datatype, and one of MPI's functions that measure these.
+unsafe fn extent_by(measure: MeasureExtent, datatype: MpiHandle) -> Option<Count> {
+    let (mut lower, mut extent) = (0, 0);
+    // SAFETY: the datatype is valid, by the caller; room for both numbers.
+    let code = unsafe { measure(datatype, &raw mut lower, &raw mut extent) };
+    (code == SUCCESS).then_some(extent)
+}
+
 /// The number of pieces of a datatype, from how it was put together (MPI 4.0, section 5.1.13), with its integer arguments, and the datatypes within
 /// it. Neighbours that touch may count as two. `None`: it is of another kind.
 fn count_pieces(combiner: c_int, numbers: &[c_int], parts: &[DatatypePart]) -> Option<u64> {
@@ -154,16 +153,12 @@ fn count_pieces(combiner: c_int, numbers: &[c_int], parts: &[DatatypePart]) -> O
         CONTIGUOUS => several(number(0)?, 1),
         VECTOR if number(1) == number(2) => several(number(0)?.saturating_mul(number(1)?), 1),
         VECTOR | HVECTOR | INDEXED_BLOCK | HINDEXED_BLOCK => several(number(1)?, number(0)?),
-        INDEXED | HINDEXED => {
+        // A structure has a datatype for each block, the others have one for all.
+        INDEXED | HINDEXED | STRUCT => {
             let count = usize::try_from(number(0)?).ok()?;
-            let lengths = numbers.get(1..=count)?.iter();
-            let pieces = lengths.map(|length| first.repeated(u64::try_from(*length).unwrap_or(0)));
-            Some(pieces.fold(0, u64::saturating_add))
-        }
-        STRUCT => {
-            let lengths = numbers.get(1..)?.iter().zip(parts);
+            let blocks = numbers.get(1..=count)?.iter().zip(parts.iter().cycle());
             let pieces =
-                lengths.map(|(length, part)| part.repeated(u64::try_from(*length).unwrap_or(0)));
+                blocks.map(|(length, part)| part.repeated(u64::try_from(*length).unwrap_or(0)));
             Some(pieces.fold(0, u64::saturating_add))
         }
         SUBARRAY => {

@@ -51,13 +51,11 @@ impl OpenChoice {
                 true => ChangedCalls::wanted(mpi, info),
                 false => ChangedCalls::default(),
             };
-            let Some(offer) = PeersOffer::make(mpi, comm, wanted.writes || wanted.reads) else {
+            let Some(mut offer) = PeersOffer::make(mpi, comm, wanted.writes || wanted.reads) else {
                 return none;
             };
-            let [place, token] = offer.numbers();
             let dissents = [wanted.writes, wanted.reads].map(|agrees| i64::from(!agrees));
-            let mine = [dissents[0], dissents[1], place, token];
-            let Some([writes, reads, place, token]) = mpi.highest(comm, mine) else {
+            let Some([writes, reads]) = offer.highest(mpi, comm, dissents) else {
                 return none;
             };
             // The mode is the same in all processes.
@@ -68,7 +66,7 @@ impl OpenChoice {
             let mut calls = ChangedCalls::new(writes, reads);
             calls.keep_hints(mpi, info, &[]);
             let info = mpi.with_hints(info, &calls.hints());
-            let peers = offer.accept(mpi, comm, [place, token]);
+            let peers = offer.accept(mpi, comm);
             OpenChoice { calls, peers, info }
         }
     }

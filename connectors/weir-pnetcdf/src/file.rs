@@ -470,7 +470,7 @@ impl LoggedFile {
             return;
         }
         let records = Offset::try_from(self.records).unwrap_or(Offset::MAX);
-        self.peers.tell(records);
+        self.peers.tell_number(records);
     }
 
     /// The number of records of all processes after the collective calls so far. Waits for processes that have not made them yet.

@@ -113,7 +113,7 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let is_shared = settings.log == LogSharing::Node;
     // The inode number of the file, and a number that no other log of it has: both from the first process.
     // SAFETY: the communicator is valid, by the caller.
-    let Some(offer) = (unsafe { PeersOffer::make(mpi, opened.comm, is_wanted) }) else {
+    let Some(mut offer) = (unsafe { PeersOffer::make(mpi, opened.comm, is_wanted) }) else {
         return;
     };
     let id = match offer.rank {
@@ -127,22 +127,22 @@ pub unsafe fn note_opened(opened: NewlyOpened<'_>) {
     let dissents = [is_wanted, is_shared, direct.is_some()].map(|agrees| i64::from(!agrees));
     let [wanted, shared, direct_ones] = dissents;
     let [high, low, number] = id;
-    let [place, token] = offer.numbers();
     // SAFETY: the communicator is valid, and all its processes call this, by the caller.
     let agreed = unsafe {
-        mpi.highest(
+        offer.highest(
+            mpi,
             opened.comm,
-            [wanted, shared, direct_ones, high, low, number, place, token],
+            [wanted, shared, direct_ones, high, low, number],
         )
     };
-    let (Some([0, shared, direct_ones, high, low, number, place, token]), Some(datatypes)) =
+    let (Some([0, shared, direct_ones, high, low, number]), Some(datatypes)) =
         (agreed, datatypes(mpi))
     else {
         return;
     };
     let (is_shared, is_direct) = (shared == 0, direct_ones == 0);
     // SAFETY: the communicator is valid, and all its processes call this: they agreed that the file is logged.
-    let Some(peers) = (unsafe { offer.accept(mpi, opened.comm, [place, token]) }) else {
+    let Some(peers) = (unsafe { offer.accept(mpi, opened.comm) }) else {
         return;
     };
     let id = LogId::from_numbers([high, low, number]);
